@@ -1,0 +1,79 @@
+"""The device that the work runs on: the only file that knows a backend."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+
+GIGABYTE = 1e9
+"""Bytes in the unit of `gpu_mem_gb`: 1e9, not 2**30."""
+
+_HOST_TYPES = frozenset({"cpu", "meta"})
+
+
+class Memory(NamedTuple):
+    """Device memory held by tensors, in units of 1e9 bytes."""
+
+    allocated: float
+    peak: float
+
+
+class Device:
+    """Waits for a device, and reads its memory.
+
+    In a process that is not the one it was made in (a forked or spawned data worker, say), a device is left alone
+    unless that process has started CUDA itself: touching it would fail, or take up device memory in every worker.
+
+    Args:
+        device: As `torch.device` takes it; what that raises passes through.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self.is_accelerator = self.device.type not in _HOST_TYPES
+        self._is_cuda = self.device.type == "cuda"
+        self._process = os.getpid()
+
+    def wait(self) -> bool:
+        """Waits for all work that the device has been given.
+
+        Returns:
+            Whether the moment may be recorded. While a stream is being captured into a CUDA graph it may not:
+            nothing runs then, and waiting would break the capture.
+        """
+        if not self.is_accelerator or self._is_elsewhere():
+            return True
+        if not self._is_cuda:
+            torch.accelerator.synchronize(self.device)
+            return True
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        torch.cuda.synchronize(self.device)
+        return True
+
+    def memory(self) -> Memory:
+        """Memory allocated now, and its peak since `reset_peak`; zeros where the device is not a CUDA device."""
+        if not self._is_cuda or self._is_elsewhere():
+            return Memory(0.0, 0.0)
+        return Memory(
+            torch.cuda.memory_allocated(self.device) / GIGABYTE,
+            torch.cuda.max_memory_allocated(self.device) / GIGABYTE,
+        )
+
+    def reset_peak(self) -> None:
+        """Starts the peak again from what is allocated now; no other counter of the device is touched."""
+        if self._is_cuda and not self._is_elsewhere():
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def is_started(self) -> bool:
+        """Whether this process has used the device: before that there is no peak to reset."""
+        return self._is_cuda and _cuda_is_started()
+
+    def _is_elsewhere(self) -> bool:
+        return os.getpid() != self._process and not _cuda_is_started()
+
+
+def _cuda_is_started() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -1,0 +1,347 @@
+"""An attribute as a phase: find its place, put a timed stand-in there, restore it.
+
+A method is patched where Python finds it, in the class, and the patch asks for each call whose it is. So an object
+that is instrumented holds nothing of ours: its copies, pickles and replicas are plain, each method works on the
+object it is called on, and dropping the object frees it at once. Only what an object itself holds, or what does not
+receive the object (a static method, say), is replaced in the object.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+from torch.nn import Module
+
+from mlvbench.wrapping import TimedObject, time_callable, warn_untimed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from mlvbench.wrapping import NamedPhase
+
+    Layer = tuple[NamedPhase, int | None]
+
+
+class Handle:
+    """Undoes what gave it: with `remove()`, or at the end of a `with` block."""
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self._undo = undo
+
+    def remove(self) -> None:
+        """Undoes it. A second call does no more, but for tidying what could not be reached before."""
+        self._undo()
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def instrument(target: Any, phases: Iterable[tuple[NamedPhase, str]]) -> Handle:
+    """Makes calls of attributes phases.
+
+    Args:
+        target: A module, any object, a class or a Python module.
+        phases: Each phase with the dotted path, from the target, of an attribute.
+
+    Returns:
+        A handle that restores all of them.
+
+    Raises:
+        AttributeError: For a path that leads nowhere.
+        TypeError: For one that leads to something that cannot be called or replaced. In both cases nothing is
+            patched.
+    """
+    places = [(phase, _find(target, path)) for phase, path in phases]
+    handles: list[Handle] = []
+
+    def undo() -> None:
+        for handle in reversed(handles):
+            handle.remove()
+
+    try:
+        for phase, place in places:
+            patch = Patch.standing(place.owner, place.name) or Patch(place)
+            handles.append(patch.add(phase, place.receiver))
+    except BaseException:
+        undo()
+        raise
+    return Handle(undo)
+
+
+class _Inherited:
+    """Stands for the value of an attribute that its owner does not have itself."""
+
+
+class _Place:
+    """Where an attribute is put, what is there, and whose calls are meant.
+
+    Attributes:
+        owner: The class, Python module or object in whose `vars()` it is or will be.
+        name: The attribute.
+        original: What `vars(owner)` holds, or `_Inherited`.
+        value: What the attribute is, wherever it comes from, as its holder has it.
+        receiver: The object whose calls alone are meant; `None` for all.
+    """
+
+    def __init__(self, owner: Any, name: str, value: Any, receiver: Any = None) -> None:
+        self.owner = owner
+        self.name = name
+        self.original = vars(owner).get(name, _Inherited)
+        self.value = value
+        self.receiver = receiver
+
+
+def _find(target: Any, path: str) -> _Place:
+    holder = target
+    *parents, name = path.split(".")
+    for part in parents:
+        holder = _attribute(target, path, holder, part)
+    value = _attribute(target, path, holder, name)
+    if isinstance(value, Module):
+        holder, name = value, "forward"
+    elif isinstance(value, type):
+        # A class stays what it is, for pickle and isinstance; calling it runs this.
+        holder, name = value, "__init__"
+    if not callable(getattr(holder, name)):
+        raise TypeError(f"{path!r} of {_describe(target)} must be callable, got {value!r}")
+    place = _place(holder, name)
+    if place is None:
+        raise TypeError(
+            f"{path!r} of {_describe(target)} must be a method or function that can be replaced, got {value!r}"
+        )
+    return place
+
+
+def _attribute(target: Any, path: str, holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name)
+    except AttributeError:
+        where = "" if holder is target else f": {_describe(holder)} has no {name!r}"
+        close = difflib.get_close_matches(name, dir(holder), n=3)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise AttributeError(f"{_describe(target)} has no attribute {path!r}{where}{hint}") from None
+
+
+def _describe(target: Any) -> str:
+    return target.__name__ if isinstance(target, (type, types.ModuleType)) else type(target).__name__
+
+
+def _place(holder: Any, name: str) -> _Place | None:
+    """The place of an attribute; `None` where nothing can be put."""
+    if isinstance(holder, types.ModuleType):
+        return _Place(holder, name, getattr(holder, name))
+    if isinstance(holder, type):
+        found = _class_attribute(holder, name)
+        return None if found is _Inherited or inspect.isdatadescriptor(found) else _Place(holder, name, found)
+    found = _class_attribute(type(holder), name)
+    held = getattr(holder, "__dict__", None)
+    if inspect.isdatadescriptor(found):
+        return None
+    if held is not None and name in held:
+        value = held[name]
+        return _Place(holder, name, value, value.__self__ if isinstance(value, types.MethodType) else None)
+    if hasattr(found, "__get__") and not isinstance(found, (staticmethod, classmethod)):
+        return _Place(type(holder), name, found, holder)
+    return None if held is None else _Place(holder, name, getattr(holder, name))
+
+
+def _class_attribute(cls: type, name: str) -> Any:
+    """What the class's own or an inherited `vars` holds, as it is there."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _Inherited)
+
+
+class Patch:
+    """What stands in the place of one attribute, and the phases that its calls belong to."""
+
+    def __init__(self, place: _Place) -> None:
+        self._owner = _reference(place.owner)
+        self._name = place.name
+        self._original = place.original
+        self._layers: dict[Layer, int] = {}
+        self._everyone: AbstractContextManager[None] | None = None
+        self._by_receiver: dict[int, AbstractContextManager[None]] = {}
+        self._receivers: dict[int, Any] = {}
+        self.installed = _stand_in(place, self)
+        _stand_in_function(self.installed)._self_patch = self
+        _put(place.owner, place.name, self.installed)
+
+    @staticmethod
+    def standing(owner: Any, name: str) -> Patch | None:
+        """The patch that is in the place of the attribute now."""
+        value = vars(owner).get(name)
+        patch = getattr(_stand_in_function(value), "_self_patch", None)
+        # Another library's `functools.wraps` copies the mark to a wrapper of its own.
+        return patch if isinstance(patch, Patch) and patch.installed is value else None
+
+    def select(self, args: tuple[Any, ...]) -> AbstractContextManager[None] | None:
+        """The phases of a call with these arguments; `None` for the call of another object of the class."""
+        if args and self._by_receiver:
+            return self._by_receiver.get(id(args[0]), self._everyone)
+        return self._everyone
+
+    def names(self) -> list[str]:
+        """The names of the phases."""
+        return [phase.name for phase, _ in self._layers]
+
+    def add(self, phase: NamedPhase, receiver: Any) -> Handle:
+        """Times the calls, of `receiver` alone unless it is `None`, as a phase.
+
+        Doing so again for the same phase and receiver adds nothing, but for a handle that must be removed too.
+        """
+        layer = (phase, None if receiver is None else id(receiver))
+        key = id(receiver)
+        if receiver is not None and key not in self._receivers:
+            self._receivers[key] = _reference(receiver, lambda _: self._forget(key))
+        self._layers[layer] = self._layers.get(layer, 0) + 1
+        self._arrange()
+        mine = [layer]
+        return Handle(lambda: self._remove(mine))
+
+    def _remove(self, mine: list[tuple[NamedPhase, int | None]]) -> None:
+        if mine:
+            layer = mine.pop()
+            if layer in self._layers:
+                self._layers[layer] -= 1
+                if self._layers[layer] == 0:
+                    del self._layers[layer]
+            self._arrange()
+        self._restore_if_idle()
+
+    def _forget(self, receiver: int) -> None:
+        """Drops the layers of an object that is gone."""
+        self._layers = {layer: count for layer, count in self._layers.items() if layer[1] != receiver}
+        self._arrange()
+        self._restore_if_idle()
+
+    def _arrange(self) -> None:
+        """Looks up in advance which phases each receiver's calls have, so that a call need not."""
+        everyone = [phase for phase, receiver in self._layers if receiver is None]
+        receivers = {receiver for _, receiver in self._layers if receiver is not None}
+        self._receivers = {key: self._receivers[key] for key in receivers}
+        self._by_receiver = {
+            key: _together([phase for phase, receiver in self._layers if receiver in (None, key)]) for key in receivers
+        }
+        self._everyone = _together(everyone) if everyone else None
+
+    def _restore_if_idle(self) -> None:
+        owner = self._owner()
+        # What someone else has put in this place since is theirs; the calls that reach this patch pass through it.
+        if self._layers or owner is None or vars(owner).get(self._name) is not self.installed:
+            return
+        if self._original is _Inherited:
+            _delete(owner, self._name)
+        else:
+            _put(owner, self._name, self._original)
+
+
+def _stand_in(place: _Place, patch: Patch) -> Any:
+    """Makes what is put in the place: of the same kind, and bound in the same way, as what is there."""
+
+    def warn() -> None:
+        for name in patch.names():
+            warn_untimed(name)
+
+    time = functools.partial(time_callable, select=patch.select, warn=warn)
+    value = place.value
+    if isinstance(place.owner, types.ModuleType):
+        return time(value)
+    if not isinstance(place.owner, type):
+        if isinstance(value, types.MethodType):
+            return types.MethodType(time(value.__func__), value.__self__)
+        return TimedObject(value, value, patch.select, warn)
+    if isinstance(value, (staticmethod, classmethod)):
+        return type(value)(time(value.__func__, call=_original_call(place)))
+    if inspect.isfunction(value):
+        return time(value, call=_original_call(place))
+    if hasattr(value, "__get__"):
+        return time(_plain_function(_original_call(place), value))
+    return time(value)
+
+
+def _original_call(place: _Place) -> Callable[..., Any] | None:
+    """Calls what a class had in a place; `None` where that is a function of its own, to be called as it is.
+
+    What a class inherits is looked up at each call, as it would be without us: a base class may be patched later.
+    """
+    owner, name, value = place.owner, place.name, place.value
+    inherited = place.original is _Inherited
+    if isinstance(value, staticmethod):
+        return (lambda *args, **kwargs: getattr(super(owner, owner), name)(*args, **kwargs)) if inherited else None
+    if not inherited:
+        if isinstance(value, classmethod) or inspect.isfunction(value):
+            return None
+        return lambda self, *args, **kwargs: value.__get__(self, type(self))(*args, **kwargs)
+    unbound = value.__func__ if isinstance(value, classmethod) else value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if args and (isinstance(args[0], owner) or (isinstance(args[0], type) and issubclass(args[0], owner))):
+            return getattr(super(owner, args[0]), name)(*args[1:], **kwargs)
+        return unbound(*args, **kwargs)
+
+    return call
+
+
+def _plain_function(call: Any, described_by: Any) -> Callable[..., Any]:
+    @functools.wraps(described_by)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return function
+
+
+def _stand_in_function(installed: Any) -> Any:
+    """The callable inside a static, class or bound method; anything else as it is."""
+    if isinstance(installed, (staticmethod, classmethod, types.MethodType)):
+        return installed.__func__
+    return installed
+
+
+class _Together:
+    """Several phases entered at once."""
+
+    def __init__(self, phases: list[NamedPhase]) -> None:
+        self._phases = phases
+
+    def __enter__(self) -> None:
+        for phase in self._phases:
+            phase.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for phase in reversed(self._phases):
+            phase.__exit__(*error)
+
+
+def _together(phases: list[NamedPhase]) -> AbstractContextManager[None]:
+    return cast("AbstractContextManager[None]", phases[0] if len(phases) == 1 else _Together(phases))
+
+
+def _reference(value: Any, callback: Callable[[Any], None] | None = None) -> Any:
+    """A weak reference; for the few objects that allow none, a strong one."""
+    try:
+        return weakref.ref(value, callback)
+    except TypeError:
+        return lambda: value
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, type):
+        setattr(owner, name, value)
+    else:
+        # Past any __setattr__: that of nn.Module or of a proxy would do more than put it here.
+        vars(owner)[name] = value
+
+
+def _delete(owner: Any, name: str) -> None:
+    if isinstance(owner, type):
+        delattr(owner, name)
+    else:
+        del vars(owner)[name]

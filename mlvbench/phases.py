@@ -1,0 +1,431 @@
+"""Seconds per phase, as counters that only grow.
+
+Each thread, and each asyncio task with a phase open, has a *lane*: the tree of the phases entered there, and the
+place in it where the lane is now. Entering a phase goes one place down, leaving it adds the seconds to that place
+and goes one up. Nobody ever sets a counter back: an interval is the difference between two readings, so that no
+instant is in two intervals and none is lost between them. A lane is written by its own thread alone, which is why
+no lock is needed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from asyncio import _get_running_loop as running_loop
+from asyncio import current_task
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import Task
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    Clock = Callable[[], float]
+
+SEPARATOR = "/"
+
+
+class Node(dict["Phase", "Node"]):
+    """A place in a lane's tree: what was accounted there, and the places below it.
+
+    Looking up a phase gives the place to go to. For a phase that is open already, here or further up, that is the
+    place where it was opened, so that a recursion never makes the tree deeper.
+
+    Attributes:
+        parent: The place above; `None` at the root.
+        phase: The phase that leads here; `None` at the root.
+        key: The names from the root down to here, joined by `/`.
+        start: The clock's reading when the phase was entered, while it is open.
+        reentries: How often the open phase was entered again inside itself; those entries account nothing.
+        covered: For an outermost phase, the part of its time that other outermost phases of this thread account.
+        seconds: All that was accounted here.
+        entries: How often the phase ended here.
+    """
+
+    __slots__ = ("covered", "entries", "key", "lane", "parent", "phase", "reentries", "seconds", "start")
+
+    def __init__(self, lane: Lane, parent: Node | None = None, phase: Phase | None = None) -> None:
+        self.lane = lane
+        self.parent = parent
+        self.phase = phase
+        self.key = ""
+        if parent is not None and phase is not None:
+            self.key = f"{parent.key}{SEPARATOR}{phase.name}" if parent.key else phase.name
+        self.start: float = 0
+        self.reentries = 0
+        self.covered: float = 0
+        self.seconds: float = 0
+        self.entries = 0
+
+    # Two places are the same only if they are one: a dict would compare what is in them.
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a dict has none
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+    def __missing__(self, phase: Phase) -> Node:
+        for place in self.line():
+            if place.phase is phase:
+                self[phase] = place
+                return place
+        self[phase] = node = Node(self.lane, self, phase)
+        self.lane.strand.counters.seen.setdefault(node.key)
+        return node
+
+    def line(self) -> Iterator[Node]:
+        """This place and those above it, without the root."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+    def below(self) -> Iterator[Node]:
+        """All places of the tree under this one."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            # A copy, made in one go: the lane's own thread may be adding places.
+            children = [child for child in list(node.values()) if child.parent is node]
+            yield from children
+            waiting += children
+
+
+class Lane:
+    """The phases open in one thread or task, and all that was ever accounted there.
+
+    Attributes:
+        here: The place of the innermost open phase, or the floor.
+        floor: The place below which this lane's own phases begin: the root, or for a task the place of the phases
+            that were open in its thread when the event loop started.
+        entered: For a task's lane, how many of its phases are open.
+    """
+
+    __slots__ = ("entered", "floor", "here", "root", "strand")
+
+    def __init__(self, strand: Strand) -> None:
+        self.strand = strand
+        self.root = Node(self)
+        self.here = self.floor = self.root
+        self.entered = 0
+
+    def outermost(self) -> Node | None:
+        """The outermost open phase, unless one of the thread's own encloses it."""
+        *_, top = (None, *self.here.line())
+        return top if self.floor is self.root else None
+
+    def stand_on(self, base: Node) -> None:
+        """Starts the lane, with no phase open, inside the phases open at `base`."""
+        self.floor = self.root
+        for place in reversed(list(base.line())):
+            assert place.phase is not None
+            self.floor = self.floor[place.phase]
+        self.here = self.floor
+        self.entered = 0
+
+    def close(self, node: Node) -> None:
+        """Takes `node` out of the open phases, wherever among them it is.
+
+        What was entered inside it and is still open outlives it, so it is not nested in it after all.
+        """
+        outliving = []
+        for place in self.here.line():
+            if place is node:
+                break
+            outliving.append(place)
+        assert node.parent is not None
+        self.here = node.parent
+        for place in reversed(outliving):
+            assert place.phase is not None
+            moved = self.here[place.phase]
+            moved.start, moved.reentries, moved.covered = place.start, place.reentries, place.covered
+            place.reentries, place.covered = 0, 0
+            self.here = moved
+
+
+class Strand:
+    """What one thread accounts: its own lane, and one for each of its tasks that has a phase open.
+
+    Attributes:
+        tasks: The lane of each task that has a phase open, by the task's `id`.
+        shared: Seconds that the outermost phases of several tasks account more than once.
+        samples: The samples counted on this thread.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.lane = Lane(self)
+        self.lanes = [self.lane]
+        self.idle: list[Lane] = []
+        self.tasks: dict[int, Lane] = {}
+        self.references: dict[int, weakref.ref[Task[object]]] = {}
+        self.shared: float = 0
+        self.samples = 0
+
+    def lane_to_enter(self) -> Lane:
+        """The lane of the running task, made if it has none; the thread's own where no task runs."""
+        task = current_task()
+        if task is None:
+            return self.lane
+        lane = self.tasks.get(id(task))
+        if lane is None:
+            lane = self._new_lane()
+            lane.stand_on(self.lane.here)
+            key = id(task)
+            self.tasks[key] = lane
+            self.references[key] = weakref.ref(task, lambda _: self.release(key))
+        lane.entered += 1
+        return lane
+
+    def lane_to_leave(self, phase: Phase) -> Lane | None:
+        """The lane in which `phase` is open: the running task's, or any if it is closed from outside its task."""
+        task = current_task() if running_loop() is not None else None
+        own = self.lane if task is None else self.tasks.get(id(task), self.lane)
+        for lane in (own, *self.tasks.values(), self.lane):
+            if lane.entered or lane is self.lane:
+                for node in lane.here.line():
+                    if node.phase is phase and (node.reentries or node not in lane.floor.line()):
+                        return lane
+        return None
+
+    def _new_lane(self) -> Lane:
+        if self.idle:
+            return self.idle.pop()
+        lane = Lane(self)
+        self.lanes.append(lane)
+        return lane
+
+    def release(self, key: int) -> None:
+        """Gives a task's lane back: the task has no phase open any more, or is gone."""
+        lane = self.tasks.pop(key, None)
+        self.references.pop(key, None)
+        if lane is not None:
+            for place in lane.here.line():
+                place.reentries, place.covered = 0, 0
+            lane.here = lane.floor
+            self.idle.append(lane)
+
+    def leave(self, phase: Phase, end: float, completed: bool) -> None:
+        """Leaves a phase in every case but the plain one: recursion, tasks, phases that end out of order."""
+        lane = self.lane_to_leave(phase)
+        if lane is None:
+            return
+        node = next(place for place in lane.here.line() if place.phase is phase)
+        if node.reentries:
+            node.reentries -= 1
+        else:
+            lane.close(node)
+            if completed:
+                if node.parent is lane.root:
+                    self._share(node, end)
+                node.seconds += end - node.start
+                node.entries += 1
+            node.covered = 0
+        if lane is not self.lane:
+            lane.entered -= 1
+            if lane.entered == 0:
+                self.release(next(key for key, held in self.tasks.items() if held is lane))
+
+    def _share(self, node: Node, end: float) -> None:
+        """Notes which part of an outermost phase's time others account, and which part of theirs it accounts.
+
+        Tasks interleave, so their outermost phases overlap; the accounted time is what they cover together.
+        """
+        fresh = end - node.start - node.covered
+        self.shared += node.covered
+        for lane in (self.lane, *self.tasks.values()):
+            other = lane.outermost()
+            if other is not None and other is not node:
+                other.covered = end - other.start if other.start > node.start else other.covered + fresh
+
+    def accounted(self) -> float:
+        """Seconds that this thread's outermost phases cover."""
+        return sum(node.seconds for lane in self.lanes for node in list(lane.root.values())) - self.shared
+
+    def at_rest(self) -> bool:
+        """Whether no phase is open."""
+        return not self.tasks and self.lane.here is self.lane.root
+
+
+class _ThisThread(threading.local):
+    """The strand of the current thread; the token dies with the thread."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.token = _Token()
+        self.strand = Strand(counters)
+        self.lane = self.strand.lane
+        counters.strands.append((weakref.ref(self.token), self.strand))
+
+
+class _Token:
+    pass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one moment; the difference of two is what was accounted between them.
+
+    Attributes:
+        phases: For each place, by its key, the seconds and how many phases ended there, in the order first seen.
+        accounted: Seconds that outermost phases cover, for each thread.
+        samples: The number of samples.
+    """
+
+    phases: dict[str, tuple[float, int]] = field(default_factory=dict)
+    accounted: dict[Strand, float] = field(default_factory=dict)
+    samples: int = 0
+
+
+class Counters:
+    """The counters of one monitor.
+
+    Args:
+        clock: Gives seconds; read once when a phase is entered and once when it is left.
+        wait: Waits until the device has done what was asked of it, and says whether the moment may be recorded;
+            `None` where nothing runs apart from the host.
+    """
+
+    def __init__(self, clock: Clock, wait: Callable[[], bool] | None = None) -> None:
+        self.clock = clock
+        self.wait = wait
+        self.seen: dict[str, None] = {}
+        self.strands: list[tuple[weakref.ref[_Token], Strand]] = []
+        self.loop: Strand | None = None
+        self.phases: dict[str, Phase] = {}
+        self._ended = Reading()
+        self._this_thread = _ThisThread(self)
+
+    def __reduce__(self) -> tuple[type[Counters], tuple[Clock, Callable[[], bool] | None]]:
+        """Copies and pickles begin at zero: what a worker process measures stays there."""
+        return Counters, (self.clock, self.wait)
+
+    def phase(self, name: str) -> Phase:
+        """The phase called `name`: one object for all of its entries."""
+        kind = Phase if self.wait is None else SynchronizedPhase
+        return self.phases.setdefault(name, kind(name, self))
+
+    def add_samples(self, count: int) -> None:
+        """Adds to the samples."""
+        self._this_thread.strand.samples += count
+
+    def mark_loop(self) -> None:
+        """Makes the current thread the one whose phases the accounted time is taken from."""
+        self.loop = self._this_thread.strand
+
+    def loop_strand(self) -> Strand:
+        """The thread that the accounted time is taken from; until one is marked, the current one."""
+        return self.loop or self._this_thread.strand
+
+    def read(self) -> Reading:
+        """Reads all counters. Not to be called by two threads at once."""
+        self._fold_ended_threads()
+        strands = [strand for _, strand in self.strands]
+        totals = dict(self._ended.phases)
+        for strand in strands:
+            _add_phases(totals, strand)
+        return Reading(
+            phases={key: totals[key] for key in list(self.seen) if key in totals},
+            accounted={strand: strand.accounted() for strand in strands},
+            samples=self._ended.samples + sum(strand.samples for strand in strands),
+        )
+
+    def _fold_ended_threads(self) -> None:
+        """Keeps what threads that are gone have accounted, and not the threads: their number is not bounded."""
+        for entry in list(self.strands):
+            token, strand = entry
+            if token() is None and strand is not self.loop and strand.at_rest():
+                self.strands.remove(entry)
+                phases = dict(self._ended.phases)
+                _add_phases(phases, strand)
+                self._ended = Reading(phases, samples=self._ended.samples + strand.samples)
+
+
+def _add_phases(totals: dict[str, tuple[float, int]], strand: Strand) -> None:
+    for lane in list(strand.lanes):
+        for node in lane.root.below():
+            seconds, entries = totals.get(node.key, (0, 0))
+            totals[node.key] = (seconds + node.seconds, entries + node.entries)
+
+
+class Phase:
+    """A named part of the program, as a context manager that may be entered again, inside itself and anywhere.
+
+    It keeps nothing of an entry: that is in the lane. What is below is the plain case, written out for speed:
+    `Strand.leave` has the others.
+    """
+
+    __slots__ = ("_clock", "_counters", "_this_thread", "name")
+
+    def __init__(self, name: str, counters: Counters) -> None:
+        self.name = name
+        self._counters = counters
+        self._clock = counters.clock
+        self._this_thread = counters._this_thread
+
+    def __reduce__(self) -> tuple[Callable[[str], Phase], tuple[str]]:
+        return self._counters.phase, (self.name,)
+
+    def __enter__(self) -> None:
+        lane = self._this_thread.lane
+        if running_loop() is not None:
+            lane = lane.strand.lane_to_enter()
+        clock = self._clock
+        here = lane.here
+        node = here[self]
+        # The last statement opens the phase, and no call follows it: Ctrl-C cannot leave it open for ever.
+        start = clock()
+        if node.parent is here:
+            node.start = start
+            lane.here = node
+        else:
+            node.reentries += 1
+
+    def __exit__(
+        self,
+        error: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        clock = self._clock
+        end = clock()
+        lane = self._this_thread.lane
+        node = lane.here
+        if node.phase is not self or node.reentries or node.covered or lane.strand.tasks:
+            lane.strand.leave(self, end, error is None)
+            return
+        lane.here = node.parent  # type: ignore[assignment]  # only the root has none
+        if error is None:
+            node.seconds += end - node.start
+            node.entries += 1
+
+
+class SynchronizedPhase(Phase):
+    """A phase on a device that works apart from the host: first the device, then the clock."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        self._wait()
+        super().__enter__()
+
+    def __exit__(
+        self,
+        error: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            try:
+                if not self._wait():
+                    error = _NotRecorded
+            except BaseException as raised:
+                super().__exit__(type(raised), raised, raised.__traceback__)
+                raise
+        super().__exit__(error, value, traceback)
+
+    def _wait(self) -> bool:
+        wait = self._counters.wait
+        return wait is None or wait()
+
+
+class _NotRecorded(Exception):  # noqa: N818  # never raised
+    """Stands for the error of a phase that ends while nothing may be recorded."""

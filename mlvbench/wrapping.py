@@ -1,0 +1,307 @@
+"""A callable or an iterable as a phase.
+
+What stands in for a function is a function, or a `wrapt` proxy where the kind of function would otherwise be lost;
+it binds as the original does, so that a method's receiver is always the object that it is called on.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import functools
+import inspect
+import operator
+import types
+import warnings
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import wrapt
+from torch.compiler import is_dynamo_compiling
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import SupportsIndex
+
+    Select = Callable[[tuple[Any, ...]], "AbstractContextManager[None] | None"]
+
+T = TypeVar("T")
+
+
+class NamedPhase(Protocol):
+    """A phase as this file needs it: a name, and a context manager that may be entered again."""
+
+    name: str
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: Any) -> None: ...
+
+
+_untimed: set[str] = set()
+
+
+def warn_untimed(name: str) -> None:
+    """Says, once for each phase, that it cannot be timed inside a compiled region."""
+    if name not in _untimed:
+        _untimed.add(name)
+        warnings.warn(
+            f"phase {name!r} is inside a region compiled by torch.compile and is not timed there: "
+            "the region runs as one graph; put the phase around the call of the compiled function",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def run_while_tracing(function: Callable[..., None]) -> None:
+    """Makes Dynamo call `function` while it traces, and put no call of it into the graph.
+
+    This sets the mark that `torch.compiler.assume_constant_result` sets, since that imports all of Dynamo to do so.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+run_while_tracing(warn_untimed)
+
+
+# Functions
+
+
+def time_callable(
+    function: Any, select: Select, warn: Callable[[], None], call: Callable[..., Any] | None = None
+) -> Any:
+    """Makes a callable whose calls are phases.
+
+    Args:
+        function: A function of any kind, or another callable object.
+        select: Gives the phase of a call from its positional arguments, or `None` for a call that is not timed.
+        warn: Called while the callable is being compiled, where it cannot be timed. Runs as Dynamo traces.
+        call: What is called, if not `function` itself.
+
+    Returns:
+        A plain function for a plain function, else a proxy that looks like the original.
+    """
+    call = call or function
+    run_while_tracing(warn)
+    if not inspect.isfunction(function):
+        return TimedObject(function, call, select, warn)
+    if _manner(function) is not _call_plain:
+        return TimedFunction(function, call, select, warn)
+
+    @functools.wraps(function)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            warn()
+            return call(*args, **kwargs)
+        phase = select(args)
+        if phase is None:
+            return call(*args, **kwargs)
+        with phase:
+            return call(*args, **kwargs)
+
+    return timed
+
+
+class TimedObject(wrapt.CallableObjectProxy[Any]):
+    """A callable object whose calls are phases. Its copies and pickles are those of the object alone."""
+
+    def __init__(self, wrapped: Any, call: Callable[..., Any], select: Select, warn: Callable[[], None]) -> None:
+        super().__init__(wrapped)
+        self._self_manner = _manner(wrapped)
+        self._self_call = call
+        self._self_select = select
+        self._self_warn = warn
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D102  # a special method, but for the slash
+        if is_dynamo_compiling():
+            self._self_warn()
+            return self._self_call(*args, **kwargs)
+        phase = self._self_select(args)
+        if phase is None:
+            return self._self_call(*args, **kwargs)
+        return self._self_manner(phase, self._self_call, args, kwargs)
+
+    def __copy__(self) -> Any:
+        return copy.copy(self.__wrapped__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__wrapped__, memo)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return _reduce_to(self.__wrapped__)
+
+
+class TimedFunction(TimedObject):
+    """A coroutine, generator or async-generator function whose calls are phases; binds as a function does."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        return types.MethodType(self, instance)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return self.__wrapped__.__qualname__
+
+
+def _reduce_to(value: Any) -> Any:
+    """A pickle that loads as `value` where this package is not installed."""
+    return operator.getitem, ((value,), 0)
+
+
+def _manner(function: Any) -> Callable[..., Any]:
+    """How a call of `function` is timed: as a whole, or only while what it returns is producing."""
+    if not inspect.isfunction(function):
+        function = getattr(type(function), "__call__", function)  # noqa: B004  # the method that a call runs
+    if inspect.iscoroutinefunction(function):
+        return _call_coroutine
+    if inspect.isasyncgenfunction(function):
+        return _call_async_generator
+    if inspect.isgeneratorfunction(function) and not function.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE:
+        return _call_generator
+    return _call_plain
+
+
+def _call_plain(phase: AbstractContextManager[None], function: Any, args: Any, kwargs: Any) -> Any:
+    with phase:
+        return function(*args, **kwargs)
+
+
+def _call_coroutine(phase: AbstractContextManager[None], function: Any, args: Any, kwargs: Any) -> Any:
+    # The original is called at once, so that wrong arguments are an error here and not where it is awaited.
+    coroutine = function(*args, **kwargs)
+    return _named_after(coroutine, _await(phase, coroutine))
+
+
+def _call_generator(phase: AbstractContextManager[None], function: Any, args: Any, kwargs: Any) -> Any:
+    generator = function(*args, **kwargs)
+    return _named_after(generator, _generate(_TimedGenerator(phase, generator)))
+
+
+def _call_async_generator(phase: AbstractContextManager[None], function: Any, args: Any, kwargs: Any) -> Any:
+    generator = function(*args, **kwargs)
+    return _named_after(generator, _generate_async(phase, generator))
+
+
+def _named_after(original: Any, stand_in: T) -> T:
+    named = cast("Any", stand_in)
+    named.__name__, named.__qualname__ = original.__name__, original.__qualname__
+    return stand_in
+
+
+async def _await(phase: AbstractContextManager[None], coroutine: Any) -> Any:
+    with phase:
+        return await coroutine
+
+
+def _generate(generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    return (yield from generator)
+
+
+class _TimedGenerator(collections.abc.Generator[Any, Any, Any]):
+    """A generator that is accounted while it is producing; what is sent or thrown in reaches the original."""
+
+    def __init__(self, phase: AbstractContextManager[None], generator: Generator[Any, Any, Any]) -> None:
+        self._phase = phase
+        self._generator = generator
+
+    def send(self, value: Any) -> Any:
+        with self._phase:
+            return self._generator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._phase:
+            return self._generator.throw(*error)
+
+    def close(self) -> None:
+        self._generator.close()
+
+
+async def _generate_async(
+    phase: AbstractContextManager[None], generator: AsyncGenerator[Any, Any]
+) -> AsyncGenerator[Any, Any]:
+    produce: Callable[[Any], Any] = generator.asend
+    given: Any = None
+    while True:
+        try:
+            with phase:
+                item = await produce(given)
+        except StopAsyncIteration:
+            return
+        try:
+            given = yield item
+            produce = generator.asend
+        except GeneratorExit:
+            await generator.aclose()
+            raise
+        except BaseException as error:
+            given = error
+            produce = generator.athrow
+
+
+# Iterables
+
+
+class TimedIterable(wrapt.ObjectProxy[Any]):
+    """A view of an iterable in which producing an item is a phase; everything else is the iterable's own."""
+
+    def __init__(self, iterable: Iterable[Any], phase: NamedPhase) -> None:
+        super().__init__(iterable)
+        self._self_phase = phase
+        self._self_begun: TimedIterator | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        begun, self._self_begun = self._self_begun, None
+        return begun if begun is not None else self._self_begin()
+
+    def __next__(self) -> Any:
+        if self._self_begun is None:
+            self._self_begun = self._self_begin()
+        try:
+            return next(self._self_begun)
+        except StopIteration:
+            self._self_begun = None
+            raise
+
+    def _self_begin(self) -> TimedIterator:
+        """Starts a pass. Starting workers is waiting for data too, where there is code that could start any."""
+        iterable = self.__wrapped__
+        if not _begins_with_code(iterable):
+            return TimedIterator(iter(iterable), self._self_phase)
+        with self._self_phase:
+            iterator = iter(iterable)
+        return TimedIterator(iterator, self._self_phase)
+
+    def __copy__(self) -> Any:
+        return copy.copy(self.__wrapped__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__wrapped__, memo)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return _reduce_to(self.__wrapped__)
+
+
+class TimedIterator(wrapt.ObjectProxy[Any]):
+    """One pass over an iterable, as its own iterator with a timed `next`."""
+
+    def __init__(self, iterator: Iterator[Any], phase: NamedPhase) -> None:
+        super().__init__(iterator)
+        self._self_phase = phase
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._self_phase:
+            return next(self.__wrapped__)
+
+
+def _begins_with_code(iterable: Any) -> bool:
+    """Whether making the iterator runs Python code, and is worth two readings of the clock."""
+    begin = getattr(type(iterable), "__iter__", None)
+    return inspect.isfunction(begin) and not inspect.isgeneratorfunction(begin)
