@@ -16,6 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 Batch = dict[str, Tensor]
 Tree = dict[tuple[str, ...], float]
 
+# Tensors this small gain little from more threads, and where other programs keep the cores busy, threads that
+# wait for each other make a step ten times as slow.
+torch.set_num_threads(1)
+
 
 def collate(items: list[tuple[Tensor, Tensor]]) -> Batch:
     """Stacks (image, label) pairs into one batch."""

@@ -29,9 +29,11 @@ from mlvbench.monitoring import ThroughputMonitor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Short turns, so that a drift of the machine's speed falls on every snippet of a round alike.
-CALLS_PER_TURN = 1000
-DEFAULT_ROUNDS = 400
+# Many short turns: a drift of the machine's speed falls on every snippet of a round alike, and a program that
+# takes the processor away spoils few of the turns, also of the dearest snippet.
+CALLS_PER_TURN = 200
+ITEMS_PER_PASS = 1000
+DEFAULT_ROUNDS = 2000
 
 PHASE_COUNTS = (1, 10, 100, 1000)
 HISTORY_LENGTHS = (0, 1_000, 10_000, 100_000)
@@ -66,7 +68,7 @@ class Snippet:
 BASELINES = {
     "empty": Snippet("an empty loop", "pass", less=""),
     "items": Snippet(
-        "a loop over a range", "for _ in items: pass", f"items = range({CALLS_PER_TURN})", "", CALLS_PER_TURN
+        "a loop over a range", "for _ in items: pass", f"items = range({ITEMS_PER_PASS})", "", ITEMS_PER_PASS
     ),
     "function": Snippet("a bare function", "f()", "f = bare_function", ""),
     "method": Snippet("a bare method", "model.features()", "model = bare_model", ""),
@@ -88,9 +90,9 @@ OURS = {
     "iterate": Snippet(
         "`monitor.iterate(range(...))`, an item",
         "for _ in monitor.iterate(items): pass",
-        f"monitor = on; items = range({CALLS_PER_TURN})",
+        f"monitor = on; items = range({ITEMS_PER_PASS})",
         "items",
-        CALLS_PER_TURN,
+        ITEMS_PER_PASS,
     ),
     "timed": Snippet("a `timed` function", "f()", "f = timed_function", "function"),
     "on instance": Snippet(
@@ -102,7 +104,11 @@ OURS = {
         "model = model_of_instrumented_class",
         "method",
     ),
-    "off phase": Snippet("disabled: `with monitor.phase('x')`", "with monitor.phase('x'): pass", "monitor = off"),
+    "off phase": Snippet(
+        "disabled: `with monitor.phase('x')`",
+        "with monitor.phase('x'): pass",
+        "monitor = off",
+    ),
     "off timed": Snippet("disabled: a `timed` function", "f()", "f = off_timed_function", "function"),
     "off instrumented": Snippet(
         "disabled: an instrumented method", "model.features()", "model = off_instrumented_model", "method"
@@ -203,13 +209,15 @@ def measure(snippets: dict[str, Snippet], subjects: dict[str, Any], rounds: int)
         key: Timer(snippet.statement, f"import gc; gc.enable()\n{snippet.setup}", globals=subjects)
         for key, snippet in snippets.items()
     }
+    runs = {key: max(1, CALLS_PER_TURN // snippet.units) for key, snippet in snippets.items()}
     costs: dict[str, list[float]] = {key: [] for key, snippet in snippets.items() if snippet.less}
     for turn in range(rounds + 1):
-        seconds = {key: timers[key].timeit(CALLS_PER_TURN // snippet.units) for key, snippet in snippets.items()}
+        seconds = {key: timer.timeit(runs[key]) for key, timer in timers.items()}
         if turn == 0:
             continue  # the interpreter still specialises the bytecode, and the monitors meet their phases
+        unit = {key: 1e9 * seconds[key] / (runs[key] * snippets[key].units) for key in snippets}
         for key in costs:
-            costs[key].append(1e9 * (seconds[key] - seconds[snippets[key].less]) / CALLS_PER_TURN)
+            costs[key].append(unit[key] - unit[snippets[key].less])
     return costs
 
 

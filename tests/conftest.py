@@ -1,0 +1,39 @@
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from fake_clock import FakeClock
+
+from mlvbench import wrapping
+from mlvbench.monitoring import ThroughputMonitor
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def monitor(clock: FakeClock) -> ThroughputMonitor:
+    """Takes a snapshot at every step."""
+    return ThroughputMonitor("cpu", 1, clock)
+
+
+@pytest.fixture
+def timings(monitor: ThroughputMonitor) -> Callable[[], dict[str, float]]:
+    """Ends the interval and gives its `t_` entries, without the prefix."""
+
+    def take() -> dict[str, float]:
+        return {key[2:]: value for key, value in monitor.snapshot(0).items() if key.startswith("t_")}
+
+    return take
+
+
+@pytest.fixture(autouse=True)
+def no_residue() -> Iterator[None]:
+    """Nothing of ours stays in torch's classes, and each test hears each warning anew."""
+    classes = (torch.nn.Module, torch.nn.Linear, torch.nn.CrossEntropyLoss, torch.optim.SGD, torch.optim.Optimizer)
+    before = [dict(vars(cls)) for cls in classes]
+    wrapping._untimed.clear()
+    yield
+    assert [dict(vars(cls)) for cls in classes] == before
