@@ -88,7 +88,7 @@ class ThroughputMonitor:
         """Begins the first interval."""
         self._lock = threading.RLock()
         self._counters = Counters(self._clock, self._device.wait if self._device.is_accelerator else None)
-        self._phases = self._counters.phases
+        self._phases: dict[str, AbstractContextManager[None]] = {}
         self._baseline = Reading()
         if self.enabled:
             self._interval_start = self._clock()
@@ -160,7 +160,7 @@ class ThroughputMonitor:
         try:
             return self._phases[name]
         except (KeyError, TypeError):
-            return self._phase(name) if self.enabled else _NOTHING
+            return self._phase(name) if self.enabled else self._no_phase(name)
 
     def iterate(self, iterable: I) -> I:
         """Accounts the time that producing each item takes to the phase `"data"`.
@@ -220,8 +220,7 @@ class ThroughputMonitor:
             raise TypeError(f"timed decorates a function, got {function!r}")
         if phase is None:
             phase = self._phase(getattr(function, "__name__", None))
-        known = phase
-        return wrapping.time_callable(function, select=lambda _: known, warn=lambda: wrapping.warn_untimed(known.name))
+        return wrapping.time_callable(function, wrapping.Selection(phase, (phase.name,)))
 
     def instrument(self, target: Any, phases: Mapping[str, str | Sequence[str]]) -> Handle:
         """Makes calls of a target's methods phases, without editing the target.
@@ -399,12 +398,18 @@ class ThroughputMonitor:
         if self.enabled:
             records.save(self.records, path)
 
+    def _no_phase(self, name: Any) -> AbstractContextManager[None]:
+        with contextlib.suppress(TypeError):
+            self._phases[name] = _NOTHING
+        return _NOTHING
+
     def _phase(self, name: Any) -> Phase:
         if not isinstance(name, str):
             raise TypeError(f"a phase's name must be a string, got {name!r}")
         if not name or SEPARATOR in name:
             raise ValueError(f"a phase's name must be a non-empty string without {SEPARATOR!r}, got {name!r}")
-        return self._counters.phase(name)
+        self._phases[name] = phase = self._counters.phase(name)
+        return phase
 
 
 def _checked_interval(value: Any) -> int | None:

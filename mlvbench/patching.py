@@ -13,19 +13,17 @@ import functools
 import inspect
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch.nn import Module
 
-from mlvbench.wrapping import TimedObject, time_callable, warn_untimed
+from mlvbench.wrapping import Selection, TimedObject, time_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from mlvbench.wrapping import NamedPhase
-
-    Layer = tuple[NamedPhase, int | None]
 
 
 class Handle:
@@ -70,7 +68,7 @@ def instrument(target: Any, phases: Iterable[tuple[NamedPhase, str]]) -> Handle:
     try:
         for phase, place in places:
             patch = Patch.standing(place.owner, place.name) or Patch(place)
-            handles.append(patch.add(phase, place.receiver))
+            handles.append(patch.add(phase, place))
     except BaseException:
         undo()
         raise
@@ -159,20 +157,35 @@ def _class_attribute(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _Inherited)
 
 
+class _Layer(NamedTuple):
+    """One instrumentation of an attribute.
+
+    Attributes:
+        phase: What the calls belong to.
+        receiver: The `id` of the object whose calls alone are meant; `None` for all.
+        reference: Drops the layer when that object is gone.
+    """
+
+    phase: NamedPhase
+    receiver: int | None
+    reference: Any
+
+
 class Patch:
-    """What stands in the place of one attribute, and the phases that its calls belong to."""
+    """What stands in the place of one attribute, and the phases that its calls belong to.
+
+    An object may be freed, and so a layer dropped, in the middle of anything: the layers are replaced, never changed.
+    """
 
     def __init__(self, place: _Place) -> None:
         self._owner = _reference(place.owner)
         self._name = place.name
         self._original = place.original
-        self._layers: dict[Layer, int] = {}
-        self._everyone: AbstractContextManager[None] | None = None
-        self._by_receiver: dict[int, AbstractContextManager[None]] = {}
-        self._receivers: dict[int, Any] = {}
-        self.installed = _stand_in(place, self)
+        self._layers: tuple[_Layer, ...] = ()
+        self._selection = Selection()
+        self.installed = _stand_in(place, self._selection)
         _stand_in_function(self.installed)._self_patch = self
-        _put(place.owner, place.name, self.installed)
+        self._stands = False
 
     @staticmethod
     def standing(owner: Any, name: str) -> Patch | None:
@@ -182,82 +195,66 @@ class Patch:
         # Another library's `functools.wraps` copies the mark to a wrapper of its own.
         return patch if isinstance(patch, Patch) and patch.installed is value else None
 
-    def select(self, args: tuple[Any, ...]) -> AbstractContextManager[None] | None:
-        """The phases of a call with these arguments; `None` for the call of another object of the class."""
-        if args and self._by_receiver:
-            return self._by_receiver.get(id(args[0]), self._everyone)
-        return self._everyone
-
-    def names(self) -> list[str]:
-        """The names of the phases."""
-        return [phase.name for phase, _ in self._layers]
-
-    def add(self, phase: NamedPhase, receiver: Any) -> Handle:
-        """Times the calls, of `receiver` alone unless it is `None`, as a phase.
-
-        Doing so again for the same phase and receiver adds nothing, but for a handle that must be removed too.
-        """
-        layer = (phase, None if receiver is None else id(receiver))
-        key = id(receiver)
-        if receiver is not None and key not in self._receivers:
-            self._receivers[key] = _reference(receiver, lambda _: self._forget(key))
-        self._layers[layer] = self._layers.get(layer, 0) + 1
+    def add(self, phase: NamedPhase, place: _Place) -> Handle:
+        """Times the calls that the place means as a phase; again for the same phase and calls, it counts once."""
+        receiver, reference = None, None
+        if place.receiver is not None:
+            receiver = id(place.receiver)
+            reference = _reference(place.receiver, lambda _: self._drop(layer))
+        layer = _Layer(phase, receiver, reference)
+        self._layers = (*self._layers, layer)
         self._arrange()
-        mine = [layer]
-        return Handle(lambda: self._remove(mine))
+        if not self._stands:
+            self._stands = True
+            _put(place.owner, self._name, self.installed)
+        return Handle(lambda: self._drop(layer))
 
-    def _remove(self, mine: list[tuple[NamedPhase, int | None]]) -> None:
-        if mine:
-            layer = mine.pop()
-            if layer in self._layers:
-                self._layers[layer] -= 1
-                if self._layers[layer] == 0:
-                    del self._layers[layer]
-            self._arrange()
-        self._restore_if_idle()
-
-    def _forget(self, receiver: int) -> None:
-        """Drops the layers of an object that is gone."""
-        self._layers = {layer: count for layer, count in self._layers.items() if layer[1] != receiver}
+    def _drop(self, layer: _Layer) -> None:
+        self._layers = tuple(kept for kept in self._layers if kept is not layer)
         self._arrange()
         self._restore_if_idle()
 
     def _arrange(self) -> None:
         """Looks up in advance which phases each receiver's calls have, so that a call need not."""
-        everyone = [phase for phase, receiver in self._layers if receiver is None]
-        receivers = {receiver for _, receiver in self._layers if receiver is not None}
-        self._receivers = {key: self._receivers[key] for key in receivers}
-        self._by_receiver = {
-            key: _together([phase for phase, receiver in self._layers if receiver in (None, key)]) for key in receivers
+        layers = self._layers
+        references = {layer.receiver: layer.reference for layer in layers if layer.receiver is not None}
+        by_receiver = {
+            receiver: _together([layer.phase for layer in layers if layer.receiver in (None, receiver)])
+            for receiver in references
         }
-        self._everyone = _together(everyone) if everyone else None
+        self._selection.receiver = None
+        if len(references) == 1:
+            [self._selection.its] = by_receiver.values()
+            [self._selection.receiver] = references.values()
+        self._selection.by_receiver = by_receiver
+        everyone = [layer.phase for layer in layers if layer.receiver is None]
+        self._selection.everyone = _together(everyone) if everyone else None
+        self._selection.names = tuple(layer.phase.name for layer in layers)
+        if layers is not self._layers:
+            self._arrange()
 
     def _restore_if_idle(self) -> None:
         owner = self._owner()
         # What someone else has put in this place since is theirs; the calls that reach this patch pass through it.
         if self._layers or owner is None or vars(owner).get(self._name) is not self.installed:
             return
+        self._stands = False
         if self._original is _Inherited:
             _delete(owner, self._name)
         else:
             _put(owner, self._name, self._original)
 
 
-def _stand_in(place: _Place, patch: Patch) -> Any:
+def _stand_in(place: _Place, selection: Selection) -> Any:
     """Makes what is put in the place: of the same kind, and bound in the same way, as what is there."""
-
-    def warn() -> None:
-        for name in patch.names():
-            warn_untimed(name)
-
-    time = functools.partial(time_callable, select=patch.select, warn=warn)
+    time = functools.partial(time_callable, selection=selection)
     value = place.value
     if isinstance(place.owner, types.ModuleType):
         return time(value)
     if not isinstance(place.owner, type):
         if isinstance(value, types.MethodType):
             return types.MethodType(time(value.__func__), value.__self__)
-        return TimedObject(value, value, patch.select, warn)
+        return TimedObject(value, value, selection)
     if isinstance(value, (staticmethod, classmethod)):
         return type(value)(time(value.__func__, call=_original_call(place)))
     if inspect.isfunction(value):
@@ -321,7 +318,8 @@ class _Together:
 
 
 def _together(phases: list[NamedPhase]) -> AbstractContextManager[None]:
-    return cast("AbstractContextManager[None]", phases[0] if len(phases) == 1 else _Together(phases))
+    different = list(dict.fromkeys(phases))
+    return cast("AbstractContextManager[None]", different[0] if len(different) == 1 else _Together(different))
 
 
 def _reference(value: Any, callback: Callable[[Any], None] | None = None) -> Any:

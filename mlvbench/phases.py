@@ -98,15 +98,22 @@ class Lane:
         floor: The place below which this lane's own phases begin: the root, or for a task the place of the phases
             that were open in its thread when the event loop started.
         entered: For a task's lane, how many of its phases are open.
+        irregular: Whether leaving a phase needs more than the plain case: one is entered inside itself, others
+            account a part of one, or tasks of this thread have phases open.
     """
 
-    __slots__ = ("entered", "floor", "here", "root", "strand")
+    __slots__ = ("entered", "floor", "here", "irregular", "root", "strand")
 
     def __init__(self, strand: Strand) -> None:
         self.strand = strand
         self.root = Node(self)
         self.here = self.floor = self.root
         self.entered = 0
+        self.irregular = False
+
+    def settle(self) -> None:
+        """Finds out anew whether the lane is irregular."""
+        self.irregular = bool(self.strand.tasks) or any(node.reentries or node.covered for node in self.here.line())
 
     def outermost(self) -> Node | None:
         """The outermost open phase, unless one of the thread's own encloses it."""
@@ -173,6 +180,7 @@ class Strand:
             key = id(task)
             self.tasks[key] = lane
             self.references[key] = weakref.ref(task, lambda _: self.release(key))
+            self.lane.irregular = True
         lane.entered += 1
         return lane
 
@@ -203,6 +211,7 @@ class Strand:
                 place.reentries, place.covered = 0, 0
             lane.here = lane.floor
             self.idle.append(lane)
+            self.lane.settle()
 
     def leave(self, phase: Phase, end: float, completed: bool) -> None:
         """Leaves a phase in every case but the plain one: recursion, tasks, phases that end out of order."""
@@ -224,6 +233,7 @@ class Strand:
             lane.entered -= 1
             if lane.entered == 0:
                 self.release(next(key for key, held in self.tasks.items() if held is lane))
+        self.lane.settle()
 
     def _share(self, node: Node, end: float) -> None:
         """Notes which part of an outermost phase's time others account, and which part of theirs it accounts.
@@ -378,6 +388,7 @@ class Phase:
             lane.here = node
         else:
             node.reentries += 1
+            lane.irregular = True
 
     def __exit__(
         self,
@@ -389,7 +400,7 @@ class Phase:
         end = clock()
         lane = self._this_thread.lane
         node = lane.here
-        if node.phase is not self or node.reentries or node.covered or lane.strand.tasks:
+        if node.phase is not self or lane.irregular:
             lane.strand.leave(self, end, error is None)
             return
         lane.here = node.parent  # type: ignore[assignment]  # only the root has none

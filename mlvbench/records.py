@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -48,9 +49,11 @@ def make_record(
     nested: Record = {}
     for key, value in seconds.items():
         name = key.rpartition("/")[2]
-        phases[f"t_{name}"] = phases.get(f"t_{name}", 0) + value
+        # Interned, since all records of a run share their keys.
+        field = sys.intern(f"t_{name}")
+        phases[field] = phases.get(field, 0) + value
         if name != key:
-            nested[f"t_{key}"] = value
+            nested[sys.intern(f"t_{key}")] = value
     rate = samples / accounted if accounted > 0 else 0.0
     return {
         "step": step,

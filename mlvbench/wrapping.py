@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import SupportsIndex
 
-    Select = Callable[[tuple[Any, ...]], "AbstractContextManager[None] | None"]
-
 T = TypeVar("T")
 
 
@@ -66,33 +64,67 @@ run_while_tracing(warn_untimed)
 # Functions
 
 
-def time_callable(
-    function: Any, select: Select, warn: Callable[[], None], call: Callable[..., Any] | None = None
-) -> Any:
+class Selection:
+    """Which phase a call belongs to.
+
+    Attributes:
+        everyone: The phase of a call, unless its receiver has another; `None` for a call that is not timed.
+        by_receiver: The phase of the calls of some objects, by their `id`.
+        receiver: Where that is a single object, a reference to it.
+        its: The phase of that object's calls.
+        names: The names of all of these phases.
+    """
+
+    __slots__ = ("by_receiver", "everyone", "its", "names", "receiver")
+
+    def __init__(self, everyone: AbstractContextManager[None] | None = None, names: tuple[str, ...] = ()) -> None:
+        self.everyone = everyone
+        self.by_receiver: dict[int, AbstractContextManager[None]] = {}
+        self.receiver: Callable[[], Any] | None = None
+        self.its: AbstractContextManager[None] | None = None
+        self.names = names
+
+    def of(self, args: tuple[Any, ...]) -> AbstractContextManager[None] | None:
+        """The phase of a call with these positional arguments."""
+        return self.by_receiver.get(id(args[0]), self.everyone) if args and self.by_receiver else self.everyone
+
+    def warner(self) -> Callable[[], None]:
+        """A function that says that these phases cannot be timed where Dynamo traces it."""
+
+        def warn() -> None:
+            for name in self.names:
+                warn_untimed(name)
+
+        run_while_tracing(warn)
+        return warn
+
+
+def time_callable(function: Any, selection: Selection, call: Callable[..., Any] | None = None) -> Any:
     """Makes a callable whose calls are phases.
 
     Args:
         function: A function of any kind, or another callable object.
-        select: Gives the phase of a call from its positional arguments, or `None` for a call that is not timed.
-        warn: Called while the callable is being compiled, where it cannot be timed. Runs as Dynamo traces.
+        selection: Which phases.
         call: What is called, if not `function` itself.
 
     Returns:
         A plain function for a plain function, else a proxy that looks like the original.
     """
     call = call or function
-    run_while_tracing(warn)
     if not inspect.isfunction(function):
-        return TimedObject(function, call, select, warn)
+        return TimedObject(function, call, selection)
     if _manner(function) is not _call_plain:
-        return TimedFunction(function, call, select, warn)
+        return TimedFunction(function, call, selection)
+    warn = selection.warner()
 
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             warn()
             return call(*args, **kwargs)
-        phase = select(args)
+        # The usual case of Selection.of, written out for speed.
+        receiver = selection.receiver
+        phase = selection.its if receiver is not None and args and receiver() is args[0] else selection.of(args)
         if phase is None:
             return call(*args, **kwargs)
         with phase:
@@ -104,18 +136,18 @@ def time_callable(
 class TimedObject(wrapt.CallableObjectProxy[Any]):
     """A callable object whose calls are phases. Its copies and pickles are those of the object alone."""
 
-    def __init__(self, wrapped: Any, call: Callable[..., Any], select: Select, warn: Callable[[], None]) -> None:
+    def __init__(self, wrapped: Any, call: Callable[..., Any], selection: Selection) -> None:
         super().__init__(wrapped)
         self._self_manner = _manner(wrapped)
         self._self_call = call
-        self._self_select = select
-        self._self_warn = warn
+        self._self_selection = selection
+        self._self_warn = selection.warner()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D102  # a special method, but for the slash
         if is_dynamo_compiling():
             self._self_warn()
             return self._self_call(*args, **kwargs)
-        phase = self._self_select(args)
+        phase = self._self_selection.of(args)
         if phase is None:
             return self._self_call(*args, **kwargs)
         return self._self_manner(phase, self._self_call, args, kwargs)

@@ -7,6 +7,9 @@ from fake_clock import FakeClock
 from mlvbench import wrapping
 from mlvbench.monitoring import ThroughputMonitor
 
+# The first optimizer of a class makes torch patch the class.
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1)
+
 
 @pytest.fixture
 def clock() -> FakeClock:
