@@ -258,6 +258,9 @@ class ThroughputMonitor:
         """
         if not self.enabled:
             return
+        if is_dynamo_compiling():
+            wrapping.warn_uncounted("record_samples")
+            return
         samples = _checked_integer("count", count)
         if samples < 0:
             raise ValueError(f"count must not be negative, got {samples}")
@@ -278,6 +281,9 @@ class ThroughputMonitor:
             TypeError: For something that is not an integer.
         """
         if not self.enabled:
+            return None
+        if is_dynamo_compiling():
+            wrapping.warn_uncounted("step")
             return None
         number = _checked_integer("step", step)
         self._counters.mark_loop()

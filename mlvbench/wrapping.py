@@ -35,19 +35,29 @@ class NamedPhase(Protocol):
     def __exit__(self, *error: Any) -> None: ...
 
 
-_untimed: set[str] = set()
+_said: set[str] = set()
 
 
 def warn_untimed(name: str) -> None:
     """Says, once for each phase, that it cannot be timed inside a compiled region."""
-    if name not in _untimed:
-        _untimed.add(name)
-        warnings.warn(
-            f"phase {name!r} is inside a region compiled by torch.compile and is not timed there: "
-            "the region runs as one graph; put the phase around the call of the compiled function",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    _warn_once(
+        f"phase {name!r} is inside a region compiled by torch.compile and is not timed there: "
+        "the region runs as one graph; put the phase around the call of the compiled function"
+    )
+
+
+def warn_uncounted(method: str) -> None:
+    """Says, once for each method of the monitor, that it does nothing inside a compiled region."""
+    _warn_once(
+        f"{method}() is inside a region compiled by torch.compile and does nothing there: "
+        "call it outside, next to the call of the compiled function"
+    )
+
+
+def _warn_once(message: str) -> None:
+    if message not in _said:
+        _said.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def run_while_tracing(function: Callable[..., None]) -> None:
@@ -59,6 +69,7 @@ def run_while_tracing(function: Callable[..., None]) -> None:
 
 
 run_while_tracing(warn_untimed)
+run_while_tracing(warn_uncounted)
 
 
 # Functions
