@@ -122,11 +122,11 @@ def _find(target: Any, path: str) -> _Place:
 def _attribute(target: Any, path: str, holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name)
-    except AttributeError:
-        where = "" if holder is target else f": {_describe(holder)} has no {name!r}"
+    except AttributeError as error:
+        where = "" if name == path else f": {_describe(holder)} has no {name!r}"
         close = difflib.get_close_matches(name, dir(holder), n=3)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-        raise AttributeError(f"{_describe(target)} has no attribute {path!r}{where}{hint}") from None
+        raise AttributeError(f"{_describe(target)} has no attribute {path!r}{where}{hint}") from error
 
 
 def _describe(target: Any) -> str:

@@ -231,7 +231,11 @@ class TestErrors:
     def test_nothing_is_patched_by_a_call_that_is_refused(self, monitor, clock, timings):
         target = Target(clock)
         before = all_vars(target, Target, Base)
-        for paths in ({"x": "method", "y": "nowhere"}, {"x": ["method", "clock.now"]}, {"x": "method", "y": "made_anew"}):
+        for paths in (
+            {"x": "method", "y": "nowhere"},
+            {"x": ["method", "clock.now"]},
+            {"x": "method", "y": "made_anew"},
+        ):
             with pytest.raises((AttributeError, TypeError)):
                 monitor.instrument(target, paths)
         assert all_vars(target, Target, Base) == before

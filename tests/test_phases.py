@@ -424,7 +424,8 @@ class TestTasks:
         loop.run_until_complete(asyncio.sleep(0))
         dropped = weakref.ref(task)
         task._log_destroy_pending = False
-        del task, coroutine, never
+        del task, coroutine
+        never = None
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         gc.collect()

@@ -81,6 +81,7 @@ OURS = {
         "clock = perf_counter; d = {'x': 0.0}; k = 'x'",
     ),
     "phase": Snippet("`with monitor.phase('x')`", "with monitor.phase('x'): pass", "monitor = on"),
+    "kept": Snippet("`with phase`, made once and kept", "with phase: pass", "phase = on.phase('x')"),
     "nested": Snippet(
         "two nested phases, each",
         "with monitor.phase('x'):\n    with monitor.phase('y'): pass",
@@ -333,6 +334,7 @@ def snapshot_rows() -> list[list[str]]:
 TARGETS = [
     ("phase, of the floor", "phase", "floor", 4.0),
     ("phase, of codetiming.Timer", "phase", "codetiming", 1.0),
+    ("phase made once and kept, of codetiming.Timer", "kept", "codetiming", 1.0),
     ("phase, of Lightning's SimpleProfiler.profile", "phase", "lightning", 0.5),
     ("phase, of record_function", "phase", "torch", 0.2),
     ("timed function, of the floor", "timed", "floor", 6.0),

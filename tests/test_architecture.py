@@ -1,0 +1,82 @@
+"""What imports what, and what is where."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "mlvbench"
+
+# Whatever of the package and of third parties a file may import.
+MAY_IMPORT = {
+    "__init__": {"mlvbench.monitoring"},
+    "device": {"torch"},
+    "phases": set(),
+    "records": set(),
+    "wrapping": {"wrapt", "torch"},
+    "patching": {"torch", "mlvbench.wrapping"},
+    "monitoring": {
+        "torch", "mlvbench", "mlvbench.device", "mlvbench.patching", "mlvbench.phases", "mlvbench.records",
+    },
+}  # fmt: skip
+BELOW_MONITORING = {"device", "patching", "phases", "records", "wrapping"}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            if node.module == "mlvbench":
+                assert {alias.name for alias in node.names} <= BELOW_MONITORING
+            yield node.module
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_imports_run_one_way(path):
+    found = set()
+    for name in imports_of(path):
+        first = name.partition(".")[0]
+        if first not in sys.stdlib_module_names:
+            found.add(name if first == "mlvbench" else first)
+    assert found <= MAY_IMPORT[path.stem]
+
+
+def test_only_one_file_knows_a_backend():
+    for path in PACKAGE.rglob("*.py"):
+        if path.stem != "device":
+            tree = ast.parse(path.read_text())
+            names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            assert not names & {"cuda", "xpu", "mps", "accelerator"}, path
+
+
+def loads_torch(statement):
+    program = f"{statement}\nimport sys\nprint('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return run.stdout.strip() == "True"
+
+
+def test_the_front_door_and_the_records_load_without_torch():
+    assert not loads_torch("import mlvbench, mlvbench.records; dir(mlvbench)")
+    assert loads_torch("import mlvbench; mlvbench.ThroughputMonitor"), "the check can fail"
+
+
+def test_importing_the_monitor_imports_no_dynamo():
+    program = "import sys, torch; print('torch._dynamo' in sys.modules); import mlvbench.monitoring as _; "
+    program += "print('torch._dynamo' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False"]
+
+
+def test_the_top_level_has_what_a_reader_expects_and_nothing_else():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode != 0:
+        pytest.skip("not a git checkout")
+    top = {line.partition("/")[0] for line in tracked.stdout.splitlines()}
+    assert {name for name in top if not name.startswith(".")} <= {
+        "mlvbench", "tests", "examples", "pyproject.toml", "tox.ini", "README.md", "LICENSE", "CHANGELOG.md",
+    }  # fmt: skip
