@@ -13,7 +13,7 @@ import inspect
 import operator
 import types
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import wrapt
 from torch.compiler import is_dynamo_compiling
@@ -123,7 +123,9 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     """
     call = call or function
     if not inspect.isfunction(function):
-        return TimedObject(function, call, selection)
+        # Some callable objects bind as functions do: those of functools.lru_cache, built-in methods.
+        kind = TimedFunction if hasattr(type(function), "__get__") else TimedObject
+        return kind(function, call, selection)
     if _manner(function) is not _call_plain:
         return TimedFunction(function, call, selection)
     warn = selection.warner()
@@ -174,7 +176,7 @@ class TimedObject(wrapt.CallableObjectProxy[Any]):
 
 
 class TimedFunction(TimedObject):
-    """A coroutine, generator or async-generator function whose calls are phases; binds as a function does."""
+    """A function, of another kind than plain, whose calls are phases. It binds as one, and pickles by its name."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -198,14 +200,15 @@ def _reduce_to(value: Any) -> Any:
 
 def _manner(function: Any) -> Callable[..., Any]:
     """How a call of `function` is timed: as a whole, or only while what it returns is producing."""
-    if not inspect.isfunction(function):
-        function = getattr(type(function), "__call__", function)  # noqa: B004  # the method that a call runs
-    if inspect.iscoroutinefunction(function):
-        return _call_coroutine
-    if inspect.isasyncgenfunction(function):
-        return _call_async_generator
-    if inspect.isgeneratorfunction(function) and not function.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE:
-        return _call_generator
+    for called in (function, getattr(type(function), "__call__", None)):  # noqa: B004  # the method that a call runs
+        if inspect.iscoroutinefunction(called):
+            return _call_coroutine
+        if inspect.isasyncgenfunction(called):
+            return _call_async_generator
+        if inspect.isgeneratorfunction(called):
+            code = getattr(called, "__code__", None)
+            is_awaitable = code is not None and code.co_flags & inspect.CO_ITERABLE_COROUTINE
+            return _call_plain if is_awaitable else _call_generator
     return _call_plain
 
 
@@ -231,8 +234,8 @@ def _call_async_generator(phase: AbstractContextManager[None], function: Any, ar
 
 
 def _named_after(original: Any, stand_in: T) -> T:
-    named = cast("Any", stand_in)
-    named.__name__, named.__qualname__ = original.__name__, original.__qualname__
+    for name in ("__name__", "__qualname__"):
+        setattr(stand_in, name, getattr(original, name, getattr(stand_in, name)))
     return stand_in
 
 

@@ -1,6 +1,7 @@
 """Which time belongs to which phase: nesting, recursion, exceptions, threads, tasks, generators."""
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import threading
@@ -9,6 +10,8 @@ import weakref
 
 import pytest
 from fake_clock import FakeClock, TickingClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlvbench.monitoring import ThroughputMonitor
 
@@ -354,29 +357,39 @@ class TestTasks:
         asyncio.run(main())
         assert timings() == {"work": 5 + 9}
 
-    def test_overlapping_tasks_are_accounted_once(self, monitor, clock):
-        async def work(name, start, end):
-            while clock.now < start:
+    @settings(max_examples=80, deadline=None)
+    @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8), st.booleans()), max_size=6))
+    def test_overlapping_tasks_are_accounted_once(self, spans):
+        clock = FakeClock()
+        monitor = ThroughputMonitor("cpu", 1, clock)
+        origin = clock.now
+
+        async def work(index, start, length, raises):
+            while clock.now < origin + start:
                 await asyncio.sleep(0)
-            with monitor.phase(name):
-                while clock.now < end:
+            with contextlib.suppress(KeyError), monitor.phase(f"task {index}"), monitor.phase("inside"):
+                while clock.now < origin + start + length:
                     await asyncio.sleep(0)
+                if raises:
+                    raise KeyError
 
         async def main():
-            origin = clock.now
-            spans = {"a": (0, 10), "b": (2, 4), "c": (6, 14), "d": (20, 21)}
-            tasks = [asyncio.create_task(work(n, origin + s, origin + e)) for n, (s, e) in spans.items()]
+            tasks = [asyncio.create_task(work(index, *span)) for index, span in enumerate(spans)]
             for _ in range(22):
-                for _ in range(5):
+                for _ in range(4):
                     await asyncio.sleep(0)
                 clock.advance(1)
             await asyncio.gather(*tasks)
 
         asyncio.run(main())
-        monitor.record_samples(30)
+        monitor.record_samples(60)
         snapshot = monitor.snapshot(1)
-        assert [snapshot[f"t_{name}"] for name in "abcd"] == [10, 2, 8, 1]
-        assert snapshot["samples_per_sec"] == 30 / 15
+        completed = {index: span for index, span in enumerate(spans) if not span[2]}
+        for index, (_, length, _) in completed.items():
+            assert snapshot[f"t_task {index}"] == snapshot[f"t_task {index}/inside"] == length
+        assert snapshot.get("t_inside", 0) == sum(length for _, length, _ in completed.values())
+        covered = {second for start, length, _ in completed.values() for second in range(start, start + length)}
+        assert snapshot["samples_per_sec"] == (60 / len(covered) if covered else 0.0)
 
     def test_a_phase_around_the_event_loop_encloses_its_tasks(self, monitor, clock):
         async def collect():

@@ -6,6 +6,7 @@ import functools
 import inspect
 import multiprocessing
 import pickle
+import types
 import typing
 
 import module_functions
@@ -259,6 +260,55 @@ class TestTimedFunctions:
         assert half(5) == 32
         assert half.func is pow
         assert timings() == {"half": 0}
+
+    def test_callables_that_bind_as_functions_do_bind(self, monitor, timings):
+        class A:
+            @monitor.timed("cached")
+            @functools.lru_cache  # noqa: B019
+            def cached(self, x):
+                return self, x
+
+            upper = monitor.timed("upper")(str.upper)
+
+        a = A()
+        assert a.cached(1) == (a, 1)
+        assert a.cached(1) == (a, 1)
+        assert A.cached.cache_info().hits == 1
+        assert A.upper("x") == "X"
+        assert timings().keys() == {"cached", "upper"}
+
+    def test_coroutines_inside_other_callables_count_with_what_they_await(self, monitor, clock, timings):
+        async def fetch(x, y):
+            clock.advance(2)
+            await asyncio.sleep(0)
+            clock.advance(3)
+            return x, y
+
+        class Fetcher:
+            async def __call__(self):
+                return await fetch(1, 2)
+
+            async def method(self):
+                return await fetch(1, 2)
+
+        @types.coroutine
+        def old_style():
+            yield from fetch(1, 2).__await__()
+            return 1, 2
+
+        for bare in (functools.partial(fetch, 1, 2), Fetcher(), Fetcher().method):
+            timed = monitor.timed("x")(bare)
+
+            async def main(timed=timed):
+                return await timed()
+
+            assert asyncio.run(main()) == (1, 2)
+            assert timings() == {"x": 5}
+
+        async def await_old_style():
+            return await monitor.timed("x")(old_style)()
+
+        assert asyncio.run(await_old_style()) == (1, 2), "it is still awaitable, though only its creation is timed"
 
     def test_decorated_twice_it_counts_once(self, monitor, clock):
         @monitor.timed("work")
