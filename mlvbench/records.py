@@ -107,7 +107,8 @@ def _write_jsonl(records: Sequence[Record], file: IO[str]) -> None:
 
 
 def _write_csv(records: Sequence[Record], file: IO[str]) -> None:
-    writer = csv.DictWriter(file, _columns(records), lineterminator="\n")
+    # With the lines' usual end, CR LF, a phase's name with either of them in it is quoted; with LF, CR is not.
+    writer = csv.DictWriter(file, _columns(records))
     writer.writeheader()
     writer.writerows(records)
 

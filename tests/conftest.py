@@ -1,11 +1,19 @@
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from fake_clock import FakeClock
+from hypothesis import HealthCheck, settings
 
 from mlvbench import wrapping
 from mlvbench.monitoring import ThroughputMonitor
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile(
+    "mlvbench", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
+settings.load_profile("mlvbench")
 
 # Threads that wait for each other on tensors this small take most of the time on a busy machine.
 torch.set_num_threads(1)

@@ -57,7 +57,7 @@ class TestTimes:
         monitor.timed("head")(lambda: device.launch(7))()
         assert timings() == {"forward": 4, "head": 7}
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         st.lists(
             st.one_of(

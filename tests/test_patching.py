@@ -345,7 +345,7 @@ def overlapping(draw):
 
 
 class TestRemoving:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(overlapping())
     def test_in_any_order_leaves_no_trace(self, plan):
         ways, order, twice = plan

@@ -357,7 +357,7 @@ class TestTasks:
         asyncio.run(main())
         assert timings() == {"work": 5 + 9}
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8), st.booleans()), max_size=6))
     def test_overlapping_tasks_are_accounted_once(self, spans):
         clock = FakeClock()

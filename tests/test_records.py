@@ -10,13 +10,14 @@ import sys
 import textwrap
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlvbench import records
 
 numbers = st.one_of(st.integers(-(2**60), 2**60), st.floats(allow_nan=False, allow_infinity=False))
-phase_names = st.text(min_size=1, max_size=8).filter(lambda name: "/" not in name)
+# Python 3.10 cannot read a NUL from a CSV file.
+phase_names = st.text(min_size=1, max_size=8).filter(lambda name: "/" not in name and "\0" not in name)
 
 
 @st.composite
@@ -62,6 +63,7 @@ class TestFormats:
             ]
 
     @given(runs())
+    @example([records.make_record(1, {"\r": 1, "\n": 2, '",': 3}, samples=0, accounted=0, wall=0, memory=(0, 0))])
     def test_csv_has_a_column_for_every_key_and_loses_no_digit(self, folder, run):
         records.save(run, folder / "run.csv")
         found = read(folder / "run.csv")
