@@ -97,18 +97,19 @@ class Lane:
         here: The place of the innermost open phase, or the floor.
         floor: The place below which this lane's own phases begin: the root, or for a task the place of the phases
             that were open in its thread when the event loop started.
-        entered: For a task's lane, how many of its phases are open.
+        task: For a task's lane, the `id` of the task.
+        entered: How many of its phases are open then.
         irregular: Whether leaving a phase needs more than the plain case: one is entered inside itself, others
             account a part of one, or tasks of this thread have phases open.
     """
 
-    __slots__ = ("entered", "floor", "here", "irregular", "root", "strand")
+    __slots__ = ("entered", "floor", "here", "irregular", "root", "strand", "task")
 
     def __init__(self, strand: Strand) -> None:
         self.strand = strand
         self.root = Node(self)
         self.here = self.floor = self.root
-        self.entered = 0
+        self.task = self.entered = 0
         self.irregular = False
 
     def settle(self) -> None:
@@ -175,11 +176,11 @@ class Strand:
             return self.lane
         lane = self.tasks.get(id(task))
         if lane is None:
-            lane = self._new_lane()
+            lane = given = self._new_lane()
             lane.stand_on(self.lane.here)
-            key = id(task)
-            self.tasks[key] = lane
-            self.references[key] = weakref.ref(task, lambda _: self.release(key))
+            lane.task = id(task)
+            self.tasks[lane.task] = lane
+            self.references[lane.task] = weakref.ref(task, lambda _: self.release(given))
             self.lane.irregular = True
         lane.entered += 1
         return lane
@@ -202,16 +203,14 @@ class Strand:
         self.lanes.append(lane)
         return lane
 
-    def release(self, key: int) -> None:
-        """Gives a task's lane back: the task has no phase open any more, or is gone."""
-        lane = self.tasks.pop(key, None)
-        self.references.pop(key, None)
-        if lane is not None:
-            for place in lane.here.line():
-                place.reentries, place.covered = 0, 0
-            lane.here = lane.floor
-            self.idle.append(lane)
-            self.lane.settle()
+    def release(self, lane: Lane) -> None:
+        """Takes a lane back from its task, which has no phase open any more, or is gone."""
+        del self.tasks[lane.task], self.references[lane.task]
+        for place in lane.here.line():
+            place.reentries, place.covered = 0, 0
+        lane.here = lane.floor
+        self.idle.append(lane)
+        self.lane.settle()
 
     def leave(self, phase: Phase, end: float, completed: bool) -> None:
         """Leaves a phase in every case but the plain one: recursion, tasks, phases that end out of order."""
@@ -232,7 +231,7 @@ class Strand:
         if lane is not self.lane:
             lane.entered -= 1
             if lane.entered == 0:
-                self.release(next(key for key, held in self.tasks.items() if held is lane))
+                self.release(lane)
         self.lane.settle()
 
     def _share(self, node: Node, end: float) -> None:
