@@ -146,8 +146,29 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     return timed
 
 
-class TimedObject(wrapt.CallableObjectProxy[Any]):
-    """A callable object whose calls are phases. Its copies and pickles are those of the object alone."""
+class _CopiesPlain:
+    """A proxy whose copies and pickles are those of the object alone; they load where this package is not installed."""
+
+    __slots__ = ()
+
+    # No annotation of an attribute may stand here: it would hide the wrapped object's own `__annotations__`.
+
+    def __copy__(self) -> Any:
+        return copy.copy(_wrapped(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(_wrapped(self), memo)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return operator.getitem, ((_wrapped(self),), 0)
+
+
+def _wrapped(proxy: Any) -> Any:
+    return proxy.__wrapped__
+
+
+class TimedObject(_CopiesPlain, wrapt.CallableObjectProxy[Any]):
+    """A callable object whose calls are phases."""
 
     def __init__(self, wrapped: Any, call: Callable[..., Any], selection: Selection) -> None:
         super().__init__(wrapped)
@@ -164,15 +185,6 @@ class TimedObject(wrapt.CallableObjectProxy[Any]):
         if phase is None:
             return self._self_call(*args, **kwargs)
         return self._self_manner(phase, self._self_call, args, kwargs)
-
-    def __copy__(self) -> Any:
-        return copy.copy(self.__wrapped__)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self.__wrapped__, memo)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return _reduce_to(self.__wrapped__)
 
 
 class TimedFunction(TimedObject):
@@ -191,11 +203,6 @@ class TimedFunction(TimedObject):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return self.__wrapped__.__qualname__
-
-
-def _reduce_to(value: Any) -> Any:
-    """A pickle that loads as `value` where this package is not installed."""
-    return operator.getitem, ((value,), 0)
 
 
 def _manner(function: Any) -> Callable[..., Any]:
@@ -292,7 +299,7 @@ async def _generate_async(
 # Iterables
 
 
-class TimedIterable(wrapt.ObjectProxy[Any]):
+class TimedIterable(_CopiesPlain, wrapt.ObjectProxy[Any]):
     """A view of an iterable in which producing an item is a phase; everything else is the iterable's own."""
 
     def __init__(self, iterable: Iterable[Any], phase: NamedPhase) -> None:
@@ -321,15 +328,6 @@ class TimedIterable(wrapt.ObjectProxy[Any]):
         with self._self_phase:
             iterator = iter(iterable)
         return TimedIterator(iterator, self._self_phase)
-
-    def __copy__(self) -> Any:
-        return copy.copy(self.__wrapped__)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self.__wrapped__, memo)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return _reduce_to(self.__wrapped__)
 
 
 class TimedIterator(wrapt.ObjectProxy[Any]):
