@@ -24,7 +24,7 @@ class Device:
     """Waits for a device, and reads its memory.
 
     In a process that is not the one it was made in (a forked or spawned data worker, say), a device is left alone
-    unless that process has started CUDA itself: touching it would fail, or take up device memory in every worker.
+    unless that process has started it itself: touching it would fail, or take up device memory in every worker.
 
     Args:
         device: As `torch.device` takes it; what that raises passes through.
@@ -64,16 +64,12 @@ class Device:
 
     def reset_peak(self) -> None:
         """Starts the peak again from what is allocated now; no other counter of the device is touched."""
-        if self._is_cuda and not self._is_elsewhere():
+        # Before anything is allocated there is nothing to reset, and CUDA, if not started yet, would refuse.
+        if self.memory().peak > 0:
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def is_started(self) -> bool:
-        """Whether this process has used the device: before that there is no peak to reset."""
-        return self._is_cuda and _cuda_is_started()
-
     def _is_elsewhere(self) -> bool:
-        return os.getpid() != self._process and not _cuda_is_started()
-
-
-def _cuda_is_started() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+        if os.getpid() == self._process:
+            return False
+        is_started = getattr(torch.get_device_module(self.device), "is_initialized", None)
+        return is_started is None or not is_started()

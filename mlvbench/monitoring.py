@@ -10,7 +10,7 @@ import operator
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from torch.compiler import is_dynamo_compiling
 
@@ -36,6 +36,10 @@ F = TypeVar("F")
 I = TypeVar("I", bound="Iterable[Any]")  # noqa: E741
 
 _NOTHING = contextlib.nullcontext()
+
+
+class _Subscription(NamedTuple):
+    callback: Callable[[dict[str, float]], object]
 
 
 class ThroughputMonitor:
@@ -79,9 +83,10 @@ class ThroughputMonitor:
         self._record_every_n_steps = _checked_interval(record_every_n_steps)
         self._clock = clock
         self._records: list[Record] = []
-        self._callbacks: list[Callable[[dict[str, float]], object]] = []
+        self._subscriptions: list[_Subscription] = []
         self._last_step: int | None = None
         self._stride: int | None = None
+        self._is_owed = False
         self._start()
 
     def _start(self) -> None:
@@ -92,14 +97,13 @@ class ThroughputMonitor:
         self._baseline = Reading()
         if self.enabled:
             self._interval_start = self._clock()
-            if self._device.is_started():
-                self._device.reset_peak()
+            self._device.reset_peak()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles keep settings and records; counting begins anew in them, with no subscriber."""
         dropped = ("_lock", "_counters", "_phases", "_baseline", "_interval_start")
         state = {name: value for name, value in vars(self).items() if name not in dropped}
-        return {**state, "_records": self.records, "_callbacks": []}
+        return {**state, "_records": self.records, "_subscriptions": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -147,7 +151,8 @@ class ThroughputMonitor:
             name: A non-empty string without `/`.
 
         Returns:
-            A context manager that may be entered any number of times, anywhere.
+            A context manager that may be entered any number of times, anywhere but in a compiled region: there only
+            one that is made there can be.
 
         Raises:
             TypeError: For a name that is not a string.
@@ -166,7 +171,8 @@ class ThroughputMonitor:
         """Accounts the time that producing each item takes to the phase `"data"`.
 
         What a `for` loop waits for is counted, and not what its body does: producing an item, and making the
-        iterator (which starts a loader's workers). The last call, which finds nothing, is not.
+        iterator (which starts a loader's workers). The last call, which finds nothing, is not. The clock is read
+        twice an item, and twice for making an iterator where that runs Python code.
 
         Args:
             iterable: Any iterable; a `DataLoader`, as a rule.
@@ -220,7 +226,7 @@ class ThroughputMonitor:
             raise TypeError(f"timed decorates a function, got {function!r}")
         if phase is None:
             phase = self._phase(getattr(function, "__name__", None))
-        return wrapping.time_callable(function, wrapping.Selection(phase, (phase.name,)))
+        return wrapping.time_callable(function, wrapping.Selection(phase))
 
     def instrument(self, target: Any, phases: Mapping[str, str | Sequence[str]]) -> Handle:
         """Makes calls of a target's methods phases, without editing the target.
@@ -294,12 +300,13 @@ class ThroughputMonitor:
         assert every is not None
         last, self._last_step = self._last_step, step
         strode, self._stride = self._stride, step - (last or 0)
-        if step % every == 0:
-            return True
-        if last is None or step // every <= last // every:
-            return False
+        if last is not None:
+            jumped_over_one = step // every > last // every
+            self._is_owed = jumped_over_one or (self._is_owed and step >= last)
         lands_later = self._stride == strode and step % math.gcd(self._stride, every) == 0
-        return not lands_later
+        due = step % every == 0 or (self._is_owed and not lands_later)
+        self._is_owed = self._is_owed and not due
+        return due
 
     def snapshot(self, step: SupportsIndex) -> dict[str, float] | None:
         """Takes a snapshot now, whatever the step: for the tail of a run.
@@ -349,16 +356,15 @@ class ThroughputMonitor:
         )
 
     def _publish(self, record: Record) -> None:
-        for callback in list(self._callbacks):
+        failures = []
+        for subscription in list(self._subscriptions):
             try:
-                callback(dict(record))
+                subscription.callback(dict(record))
             except Exception as error:
-                self._unsubscribe(callback)
-                warnings.warn(
-                    f"subscriber {callback!r} raised {error!r} and gets no more snapshots",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                self._unsubscribe(subscription)
+                failures.append(f"subscriber {subscription.callback!r} raised {error!r} and gets no more snapshots")
+        for failure in failures:
+            warnings.warn(failure, RuntimeWarning, stacklevel=3)
 
     def reset(self) -> None:
         """Starts a new interval: what was accounted since the last snapshot is in none."""
@@ -386,11 +392,12 @@ class ThroughputMonitor:
             return Handle(lambda: None)
         if not callable(callback):
             raise TypeError(f"callback must be a function of a snapshot, got {callback!r}")
-        self._callbacks.append(callback)
-        return Handle(lambda: self._unsubscribe(callback))
+        subscription = _Subscription(callback)
+        self._subscriptions.append(subscription)
+        return Handle(lambda: self._unsubscribe(subscription))
 
-    def _unsubscribe(self, callback: Callable[[dict[str, float]], object]) -> None:
-        self._callbacks = [kept for kept in self._callbacks if kept is not callback]
+    def _unsubscribe(self, subscription: _Subscription) -> None:
+        self._subscriptions = [kept for kept in self._subscriptions if kept is not subscription]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all records to a file, whole or not at all.
@@ -414,6 +421,7 @@ class ThroughputMonitor:
             raise TypeError(f"a phase's name must be a string, got {name!r}")
         if not name or SEPARATOR in name:
             raise ValueError(f"a phase's name must be a non-empty string without {SEPARATOR!r}, got {name!r}")
+        name = str.__str__(name)  # of a string enumeration's member, the value
         self._phases[name] = phase = self._counters.phase(name)
         return phase
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import operator
+import sys
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -36,11 +38,19 @@ class Handle:
         """Undoes it. A second call does no more, but for tidying what could not be reached before."""
         self._undo()
 
+    def __reduce__(self) -> tuple[type[Handle], tuple[Callable[[], None]]]:
+        """A copy of an instrumented object is not instrumented: its handle has nothing to undo."""
+        return Handle, (_nothing,)
+
     def __enter__(self) -> Handle:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.remove()
+
+
+def _nothing() -> None:
+    """Undoes nothing."""
 
 
 def instrument(target: Any, phases: Iterable[tuple[NamedPhase, str]]) -> Handle:
@@ -106,6 +116,11 @@ def _find(target: Any, path: str) -> _Place:
     value = _attribute(target, path, holder, name)
     if isinstance(value, Module):
         holder, name = value, "forward"
+        if getattr(type(value), "forward", None) is Module.forward and "forward" not in vars(value):
+            raise TypeError(
+                f"{path!r} of {_describe(target)} must be a module that is called, got a {_describe(value)}, which "
+                f"has no forward: name the modules in it"
+            )
     elif isinstance(value, type):
         # A class stays what it is, for pickle and isinstance; calling it runs this.
         holder, name = value, "__init__"
@@ -137,24 +152,26 @@ def _place(holder: Any, name: str) -> _Place | None:
     """The place of an attribute; `None` where nothing can be put."""
     if isinstance(holder, types.ModuleType):
         return _Place(holder, name, getattr(holder, name))
-    if isinstance(holder, type):
-        found = _class_attribute(holder, name)
-        return None if found is _Inherited or inspect.isdatadescriptor(found) else _Place(holder, name, found)
-    found = _class_attribute(type(holder), name)
-    held = getattr(holder, "__dict__", None)
-    if inspect.isdatadescriptor(found):
+    definer = _definer(holder if isinstance(holder, type) else type(holder), name)
+    found = vars(definer)[name] if definer else _Inherited
+    # Python checks the arguments of a class without an __init__ otherwise than those of one with it.
+    if inspect.isdatadescriptor(found) or found is object.__init__:
         return None
+    if isinstance(holder, type):
+        return _Place(holder, name, found) if definer else None
+    held = getattr(holder, "__dict__", None)
     if held is not None and name in held:
         value = held[name]
         return _Place(holder, name, value, value.__self__ if isinstance(value, types.MethodType) else None)
-    if hasattr(found, "__get__") and not isinstance(found, (staticmethod, classmethod)):
-        return _Place(type(holder), name, found, holder)
+    if definer and hasattr(found, "__get__") and not isinstance(found, (staticmethod, classmethod)):
+        # Where it is defined, since an object may change its class: a lazy module does, and one that is sharded.
+        return _Place(definer, name, found, holder)
     return None if held is None else _Place(holder, name, getattr(holder, name))
 
 
-def _class_attribute(cls: type, name: str) -> Any:
-    """What the class's own or an inherited `vars` holds, as it is there."""
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _Inherited)
+def _definer(cls: type, name: str) -> type | None:
+    """The class, `cls` or a base of it, that an attribute comes from."""
+    return next((base for base in cls.__mro__ if name in vars(base)), None)
 
 
 class _Layer(NamedTuple):
@@ -218,18 +235,21 @@ class Patch:
         """Looks up in advance which phases each receiver's calls have, so that a call need not."""
         layers = self._layers
         references = {layer.receiver: layer.reference for layer in layers if layer.receiver is not None}
+        everyones = [(place, layer.phase) for place, layer in enumerate(layers) if layer.receiver is None]
+        theirs = {receiver: everyones.copy() for receiver in references}
+        for place, layer in enumerate(layers):
+            if layer.receiver is not None:
+                theirs[layer.receiver].append((place, layer.phase))
         by_receiver = {
-            receiver: _together([layer.phase for layer in layers if layer.receiver in (None, receiver)])
-            for receiver in references
+            receiver: _together([phase for _, phase in sorted(phases, key=operator.itemgetter(0))])
+            for receiver, phases in theirs.items()
         }
         self._selection.receiver = None
         if len(references) == 1:
             [self._selection.its] = by_receiver.values()
             [self._selection.receiver] = references.values()
         self._selection.by_receiver = by_receiver
-        everyone = [layer.phase for layer in layers if layer.receiver is None]
-        self._selection.everyone = _together(everyone) if everyone else None
-        self._selection.names = tuple(layer.phase.name for layer in layers)
+        self._selection.everyone = _together([phase for _, phase in everyones]) if everyones else None
         if layers is not self._layers:
             self._arrange()
 
@@ -257,15 +277,13 @@ def _stand_in(place: _Place, selection: Selection) -> Any:
         return TimedObject(value, value, selection)
     if isinstance(value, (staticmethod, classmethod)):
         return type(value)(time(value.__func__, call=_original_call(place)))
-    if inspect.isfunction(value):
-        return time(value, call=_original_call(place))
-    if hasattr(value, "__get__"):
+    if hasattr(value, "__get__") and not callable(value):
         return time(_plain_function(_original_call(place), value))
-    return time(value)
+    return time(value, call=_original_call(place) if hasattr(value, "__get__") else None)
 
 
 def _original_call(place: _Place) -> Callable[..., Any] | None:
-    """Calls what a class had in a place; `None` where that is a function of its own, to be called as it is.
+    """Calls what a class had in a place; `None` where that is a callable of its own, to be called as it is.
 
     What a class inherits is looked up at each call, as it would be without us: a base class may be patched later.
     """
@@ -274,7 +292,7 @@ def _original_call(place: _Place) -> Callable[..., Any] | None:
     if isinstance(value, staticmethod):
         return (lambda *args, **kwargs: getattr(super(owner, owner), name)(*args, **kwargs)) if inherited else None
     if not inherited:
-        if isinstance(value, classmethod) or inspect.isfunction(value):
+        if isinstance(value, classmethod) or callable(value):
             return None
         return lambda self, *args, **kwargs: value.__get__(self, type(self))(*args, **kwargs)
     unbound = value.__func__ if isinstance(value, classmethod) else value
@@ -303,18 +321,28 @@ def _stand_in_function(installed: Any) -> Any:
 
 
 class _Together:
-    """Several phases entered at once."""
+    """Several phases entered at once, the first outermost."""
 
     def __init__(self, phases: list[NamedPhase]) -> None:
-        self._phases = phases
+        self.phases = phases
+        self._outer = phases[0]
+        self._inner = _together(phases[1:])
 
     def __enter__(self) -> None:
-        for phase in self._phases:
-            phase.__enter__()
+        self._outer.__enter__()
+        try:
+            self._inner.__enter__()
+        except BaseException:
+            self._outer.__exit__(*sys.exc_info())
+            raise
 
     def __exit__(self, *error: Any) -> None:
-        for phase in reversed(self._phases):
-            phase.__exit__(*error)
+        try:
+            self._inner.__exit__(*error)
+        except BaseException:
+            self._outer.__exit__(*sys.exc_info())
+            raise
+        self._outer.__exit__(*error)
 
 
 def _together(phases: list[NamedPhase]) -> AbstractContextManager[None]:

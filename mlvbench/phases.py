@@ -38,7 +38,8 @@ class Node(dict["Phase", "Node"]):
         key: The names from the root down to here, joined by `/`.
         start: The clock's reading when the phase was entered, while it is open.
         reentries: How often the open phase was entered again inside itself; those entries account nothing.
-        covered: For an outermost phase, the part of its time that other outermost phases of this thread account.
+        covered: While the phase is open, the part of its time that outermost phases of this thread that have ended
+            account.
         seconds: All that was accounted here.
         entries: How often the phase ended here.
     """
@@ -116,11 +117,6 @@ class Lane:
         """Finds out anew whether the lane is irregular."""
         self.irregular = bool(self.strand.tasks) or any(node.reentries or node.covered for node in self.here.line())
 
-    def outermost(self) -> Node | None:
-        """The outermost open phase, unless one of the thread's own encloses it."""
-        *_, top = (None, *self.here.line())
-        return top if self.floor is self.root else None
-
     def stand_on(self, base: Node) -> None:
         """Starts the lane, with no phase open, inside the phases open at `base`."""
         self.floor = self.root
@@ -130,10 +126,11 @@ class Lane:
         self.here = self.floor
         self.entered = 0
 
-    def close(self, node: Node) -> None:
+    def close(self, node: Node, completed: bool) -> None:
         """Takes `node` out of the open phases, wherever among them it is.
 
-        What was entered inside it and is still open outlives it, so it is not nested in it after all.
+        What was entered inside it and is still open outlives it, so it is not nested in it after all; unless an
+        error ends it, which has ended what is inside it too (Ctrl-C may prevent that a phase is told so).
         """
         outliving = []
         for place in self.here.line():
@@ -142,6 +139,10 @@ class Lane:
             outliving.append(place)
         assert node.parent is not None
         self.here = node.parent
+        if not completed:
+            for place in outliving:
+                place.reentries, place.covered = 0, 0
+            return
         for place in reversed(outliving):
             assert place.phase is not None
             moved = self.here[place.phase]
@@ -221,7 +222,7 @@ class Strand:
         if node.reentries:
             node.reentries -= 1
         else:
-            lane.close(node)
+            lane.close(node, completed)
             if completed:
                 if node.parent is lane.root:
                     self._share(node, end)
@@ -242,9 +243,9 @@ class Strand:
         fresh = end - node.start - node.covered
         self.shared += node.covered
         for lane in (self.lane, *self.tasks.values()):
-            other = lane.outermost()
-            if other is not None and other is not node:
-                other.covered = end - other.start if other.start > node.start else other.covered + fresh
+            # The inner phases too: one of them may outlive those around it.
+            for other in lane.here.line() if lane.floor is lane.root else ():
+                other.covered = end - other.start if other.start >= node.start else other.covered + fresh
 
     def accounted(self) -> float:
         """Seconds that this thread's outermost phases cover."""
@@ -380,8 +381,8 @@ class Phase:
         clock = self._clock
         here = lane.here
         node = here[self]
-        # The last statement opens the phase, and no call follows it: Ctrl-C cannot leave it open for ever.
         start = clock()
+        # From here on nothing is called, so that Ctrl-C cannot come between opening the phase and its block.
         if node.parent is here:
             node.start = start
             lane.here = node
@@ -396,7 +397,11 @@ class Phase:
         traceback: TracebackType | None,
     ) -> None:
         clock = self._clock
-        end = clock()
+        try:
+            end = clock()
+        except BaseException:
+            self._this_thread.strand.leave(self, 0, completed=False)
+            raise
         lane = self._this_thread.lane
         node = lane.here
         if node.phase is not self or lane.irregular:

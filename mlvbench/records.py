@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -87,13 +88,15 @@ def save(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
         raise ValueError(f"path must end in {expected}, got {os.fspath(path)!r}")
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".mlvbench-") as folder:
         # In a folder of its own the file gets the permissions that any new file gets, and a name that is free.
         written = Path(folder, target.name)
         with written.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             _WRITERS[suffix](records, file)
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, written)
         written.replace(target)
 
 

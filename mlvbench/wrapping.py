@@ -11,12 +11,14 @@ import copy
 import functools
 import inspect
 import operator
+import sys
 import types
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import wrapt
 from torch.compiler import is_dynamo_compiling
+from torch.nn import Module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
@@ -83,28 +85,27 @@ class Selection:
         by_receiver: The phase of the calls of some objects, by their `id`.
         receiver: Where that is a single object, a reference to it.
         its: The phase of that object's calls.
-        names: The names of all of these phases.
     """
 
-    __slots__ = ("by_receiver", "everyone", "its", "names", "receiver")
+    __slots__ = ("by_receiver", "everyone", "its", "receiver")
 
-    def __init__(self, everyone: AbstractContextManager[None] | None = None, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, everyone: AbstractContextManager[None] | None = None) -> None:
         self.everyone = everyone
         self.by_receiver: dict[int, AbstractContextManager[None]] = {}
         self.receiver: Callable[[], Any] | None = None
         self.its: AbstractContextManager[None] | None = None
-        self.names = names
 
     def of(self, args: tuple[Any, ...]) -> AbstractContextManager[None] | None:
         """The phase of a call with these positional arguments."""
         return self.by_receiver.get(id(args[0]), self.everyone) if args and self.by_receiver else self.everyone
 
-    def warner(self) -> Callable[[], None]:
-        """A function that says that these phases cannot be timed where Dynamo traces it."""
+    def warner(self) -> Callable[[Any], None]:
+        """A function that says, where Dynamo traces a call, that its phase cannot be timed; given the receiver."""
 
-        def warn() -> None:
-            for name in self.names:
-                warn_untimed(name)
+        def warn(receiver: Any) -> None:
+            phase: Any = self.of((receiver,))
+            for each in getattr(phase, "phases", [phase] if phase is not None else []):
+                warn_untimed(each.name)
 
         run_while_tracing(warn)
         return warn
@@ -123,9 +124,7 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     """
     call = call or function
     if not inspect.isfunction(function):
-        # Some callable objects bind as functions do: those of functools.lru_cache, built-in methods.
-        kind = TimedFunction if hasattr(type(function), "__get__") else TimedObject
-        return kind(function, call, selection)
+        return TimedObject(function, call, selection)
     if _manner(function) is not _call_plain:
         return TimedFunction(function, call, selection)
     warn = selection.warner()
@@ -133,7 +132,7 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
-            warn()
+            warn(_traceable(args))
             return call(*args, **kwargs)
         # The usual case of Selection.of, written out for speed.
         receiver = selection.receiver
@@ -146,8 +145,16 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     return timed
 
 
+def _traceable(args: tuple[Any, ...]) -> Any:
+    """The receiver of a call, where Dynamo can hand it to a function that it calls: a module."""
+    return args[0] if args and isinstance(args[0], Module) else None
+
+
 class _CopiesPlain:
-    """A proxy whose copies and pickles are those of the object alone; they load where this package is not installed."""
+    """A proxy whose copies and pickles are those of the object alone; they load where this package is not installed.
+
+    Where the proxy is what the object's name leads to, it pickles by that name, as the object would.
+    """
 
     __slots__ = ()
 
@@ -160,7 +167,13 @@ class _CopiesPlain:
         return copy.deepcopy(_wrapped(self), memo)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return operator.getitem, ((_wrapped(self),), 0)
+        wrapped = _wrapped(self)
+        name = getattr(wrapped, "__qualname__", "")
+        try:
+            stands_for_it = operator.attrgetter(name)(sys.modules[wrapped.__module__]) is self
+        except (AttributeError, KeyError, TypeError):
+            stands_for_it = False
+        return name if stands_for_it else (operator.getitem, ((wrapped,), 0))
 
 
 def _wrapped(proxy: Any) -> Any:
@@ -168,7 +181,7 @@ def _wrapped(proxy: Any) -> Any:
 
 
 class TimedObject(_CopiesPlain, wrapt.CallableObjectProxy[Any]):
-    """A callable object whose calls are phases."""
+    """A callable object whose calls are phases. In a class it binds if the object does (functools.lru_cache's, say)."""
 
     def __init__(self, wrapped: Any, call: Callable[..., Any], selection: Selection) -> None:
         super().__init__(wrapped)
@@ -179,30 +192,28 @@ class TimedObject(_CopiesPlain, wrapt.CallableObjectProxy[Any]):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D102  # a special method, but for the slash
         if is_dynamo_compiling():
-            self._self_warn()
+            self._self_warn(_traceable(args))
             return self._self_call(*args, **kwargs)
         phase = self._self_selection.of(args)
         if phase is None:
             return self._self_call(*args, **kwargs)
         return self._self_manner(phase, self._self_call, args, kwargs)
 
-
-class TimedFunction(TimedObject):
-    """A function, of another kind than plain, whose calls are phases. It binds as one, and pickles by its name."""
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
+        bind = getattr(type(self.__wrapped__), "__get__", None)
+        if instance is None or bind is None or bind(self.__wrapped__, instance, owner) is self.__wrapped__:
             return self
         return types.MethodType(self, instance)
+
+
+class TimedFunction(TimedObject):
+    """A coroutine, generator or async-generator function whose calls are phases. A copy of a function is itself."""
 
     def __copy__(self) -> Any:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return self.__wrapped__.__qualname__
 
 
 def _manner(function: Any) -> Callable[..., Any]:
@@ -227,7 +238,7 @@ def _call_plain(phase: AbstractContextManager[None], function: Any, args: Any, k
 def _call_coroutine(phase: AbstractContextManager[None], function: Any, args: Any, kwargs: Any) -> Any:
     # The original is called at once, so that wrong arguments are an error here and not where it is awaited.
     coroutine = function(*args, **kwargs)
-    return _named_after(coroutine, _await(phase, coroutine))
+    return _named_after(coroutine, _await(phase, _Unstarted(coroutine)))
 
 
 def _call_generator(phase: AbstractContextManager[None], function: Any, args: Any, kwargs: Any) -> Any:
@@ -246,9 +257,21 @@ def _named_after(original: Any, stand_in: T) -> T:
     return stand_in
 
 
-async def _await(phase: AbstractContextManager[None], coroutine: Any) -> Any:
+class _Unstarted:
+    """Holds a coroutine; should it never be started, only the one around it is to be complained about."""
+
+    def __init__(self, coroutine: Any) -> None:
+        self.coroutine = coroutine
+
+    def __del__(self) -> None:
+        close = getattr(self.coroutine, "close", None)
+        if close is not None:
+            close()
+
+
+async def _await(phase: AbstractContextManager[None], held: _Unstarted) -> Any:
     with phase:
-        return await coroutine
+        return await held.coroutine
 
 
 def _generate(generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
@@ -330,8 +353,19 @@ class TimedIterable(_CopiesPlain, wrapt.ObjectProxy[Any]):
         return TimedIterator(iterator, self._self_phase)
 
 
-class TimedIterator(wrapt.ObjectProxy[Any]):
+class _CopyOfAnIterator:
+    """Lets `copy.copy` copy the iterator, and hides from `itertools.tee`, which asks the iterator, that it could."""
+
+    def __get__(self, iterator: Any, owner: type) -> Callable[[Any], Any]:
+        if iterator is not None:
+            raise AttributeError("__copy__")
+        return lambda iterator: copy.copy(_wrapped(iterator))
+
+
+class TimedIterator(_CopiesPlain, wrapt.ObjectProxy[Any]):
     """One pass over an iterable, as its own iterator with a timed `next`."""
+
+    __copy__ = _CopyOfAnIterator()  # type: ignore[assignment]
 
     def __init__(self, iterator: Iterator[Any], phase: NamedPhase) -> None:
         super().__init__(iterator)

@@ -53,16 +53,21 @@ class NaiveSteps:
     every: int
     last: int | None = None
     stride: int | None = None
+    owed: bool = False
 
     def is_due(self, step: int) -> bool:
         last, before = self.last, self.stride
         self.last, self.stride = step, step - (last or 0)
-        if step % self.every == 0:
-            return True
-        if last is None or not any(number % self.every == 0 for number in range(last + 1, step)):
-            return False
+        if last is not None:
+            first_multiple = next(
+                number for number in range(last + 1, last + 1 + self.every) if number % self.every == 0
+            )
+            self.owed = first_multiple <= step or (self.owed and step >= last)
         to_come = [step + self.stride * times for times in range(self.every + 1)]
-        return not (self.stride == before and any(number % self.every == 0 for number in to_come))
+        lands = self.stride == before and any(number % self.every == 0 for number in to_come)
+        due = step % self.every == 0 or (self.owed and not lands)
+        self.owed = self.owed and not due
+        return due
 
 
 seconds = st.integers(0, 9)

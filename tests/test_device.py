@@ -165,7 +165,7 @@ class TestMemory:
         device.install(monkeypatch)
         monitor = ThroughputMonitor("cuda:1", 1, clock)
         with monitor.phase("forward"):
-            pass
+            device.allocate(1)
         monitor.step(1)
         monitor.reset()
         assert {asked for _, asked in device.calls} == {"cuda:1"}

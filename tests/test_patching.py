@@ -159,6 +159,20 @@ class TestEveryKindOfAttribute:
         assert isinstance(target, Target)
         assert timings() == {"build": 0}
 
+    def test_a_class_without_an_init_is_refused(self, monitor):
+        module = types.ModuleType("made")
+
+        class Named(str):
+            __slots__ = ()
+
+            def __new__(cls, name):
+                return super().__new__(cls, name)
+
+        module.Named = Named
+        with pytest.raises(TypeError, match="'Named' of made must be a method or function that can be replaced"):
+            monitor.instrument(module, {"build": "Named"})
+        assert module.Named("x") == "x"
+
     def test_several_paths_share_a_phase(self, monitor, clock, timings):
         target = Target(clock)
         with monitor.instrument(target, {"x": ["method", "inherited"], "y": ("class_method",)}):
