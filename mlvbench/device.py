@@ -42,12 +42,17 @@ class Device:
         Returns:
             Whether the moment may be recorded. While a stream is being captured into a CUDA graph it may not:
             nothing runs then, and waiting would break the capture.
+
+        Raises:
+            RuntimeError: For a CUDA device in a PyTorch without CUDA, and what torch raises where the device fails.
         """
         if not self.is_accelerator or self._is_elsewhere():
             return True
         if not self._is_cuda:
             torch.accelerator.synchronize(self.device)
             return True
+        if not torch.backends.cuda.is_built() and not torch.cuda.is_available():  # type: ignore[no-untyped-call]
+            raise RuntimeError(f"the monitor's device is {str(self.device)!r}, but this PyTorch was built without CUDA")
         if torch.cuda.is_current_stream_capturing():
             return False
         torch.cuda.synchronize(self.device)

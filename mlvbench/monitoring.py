@@ -225,7 +225,10 @@ class ThroughputMonitor:
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"timed decorates a function, got {function!r}")
         if phase is None:
-            phase = self._phase(getattr(function, "__name__", None))
+            name = getattr(function, "__name__", None)
+            if not isinstance(name, str):
+                raise TypeError(f'timed needs a phase\'s name, @monitor.timed("name"), for {function!r:.60}')
+            phase = self._phase(name)
         return wrapping.time_callable(function, wrapping.Selection(phase))
 
     def instrument(self, target: Any, phases: Mapping[str, str | Sequence[str]]) -> Handle:

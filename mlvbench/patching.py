@@ -125,11 +125,11 @@ def _find(target: Any, path: str) -> _Place:
         # A class stays what it is, for pickle and isinstance; calling it runs this.
         holder, name = value, "__init__"
     if not callable(getattr(holder, name)):
-        raise TypeError(f"{path!r} of {_describe(target)} must be callable, got {value!r}")
+        raise TypeError(f"{path!r} of {_describe(target)} must be callable, got {_short(value)}")
     place = _place(holder, name)
     if place is None:
         raise TypeError(
-            f"{path!r} of {_describe(target)} must be a method or function that can be replaced, got {value!r}"
+            f"{path!r} of {_describe(target)} must be a method or function that can be replaced, got {_short(value)}"
         )
     return place
 
@@ -139,9 +139,15 @@ def _attribute(target: Any, path: str, holder: Any, name: str) -> Any:
         return getattr(holder, name)
     except AttributeError as error:
         where = "" if name == path else f": {_describe(holder)} has no {name!r}"
-        close = difflib.get_close_matches(name, dir(holder), n=3)
+        public = [known for known in dir(holder) if name.startswith("_") or not known.startswith("_")]
+        close = difflib.get_close_matches(name, public, n=3)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise AttributeError(f"{_describe(target)} has no attribute {path!r}{where}{hint}") from error
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def _describe(target: Any) -> str:

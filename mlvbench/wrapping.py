@@ -17,6 +17,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import wrapt
+from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
 
@@ -330,7 +331,16 @@ class TimedIterable(_CopiesPlain, wrapt.ObjectProxy[Any]):
         self._self_phase = phase
         self._self_begun: TimedIterator | None = None
 
+    @property  # type: ignore[misc]  # of an object it can be set
+    def __class__(self) -> Any:
+        """The iterable's class, for `isinstance`; but Dynamo would take a list's view for a list, and look inside."""
+        cls = type(self.__wrapped__)
+        return type(self) if cls.__module__ == "builtins" or issubclass(cls, Tensor) else cls
+
     def __iter__(self) -> Iterator[Any]:
+        if is_dynamo_compiling():
+            warn_untimed(self._self_phase.name)
+            return iter(self.__wrapped__)
         begun, self._self_begun = self._self_begun, None
         return begun if begun is not None else self._self_begin()
 

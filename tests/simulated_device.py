@@ -43,6 +43,7 @@ class SimulatedDevice:
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def _called(self, name: str, device: object) -> None:
         self.calls.append((name, str(device)))

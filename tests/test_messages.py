@@ -52,6 +52,7 @@ CASES = [
     (lambda: new().timed("a")(3), TypeError, "timed decorates a function, got 3"),
     (lambda: new().timed("a")(property(len)), TypeError, "timed decorates a function, got <property object"),
     (lambda: new().timed("a")(Net), TypeError, "timed decorates a function, got <class"),
+    (lambda: new().timed(Net()), TypeError, 'timed needs a phase\'s name, @monitor.timed("name"), for Net('),
     (lambda: new().iterate(5), TypeError, "iterate needs an iterable, got 5"),
     (lambda: new().iterate(len), TypeError, "iterate needs an iterable, got <built-in function len>"),
     (lambda: new().record_samples(-1), ValueError, "count must not be negative, got -1"),
@@ -82,9 +83,19 @@ CASES = [
     ),
     (lambda: new().instrument(Net, {"x": "constant"}), TypeError, "'constant' of Net must be callable, got 3"),
     (
+        lambda: new().instrument(Net(), {"x": "head.weight"}),
+        TypeError,
+        "'head.weight' of Net must be callable, got a Parameter",
+    ),
+    (
+        lambda: new().instrument(nn.ModuleDict({"blocks": nn.ModuleList()}), {"x": "blocks"}),
+        TypeError,
+        "'blocks' of ModuleDict must be a module that is called, got a ModuleList, which has no forward: name the",
+    ),
+    (
         lambda: new().instrument(Net(), {"x": "loss"}),
         TypeError,
-        "'loss' of Net must be a method or function that can be replaced, got <function",
+        "'loss' of Net must be a method or function that can be replaced, got ",
     ),
     (lambda: new().instrument(Net(), "forward"), TypeError, "phases must be a dict of names and paths, got 'forward'"),
     (
@@ -117,6 +128,13 @@ CASES = [
 def test_the_message(mistake, error, message):
     with pytest.raises(error, match="^" + re.escape(message)):
         mistake()
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this PyTorch has CUDA")
+def test_a_cuda_device_without_cuda_is_said_at_the_first_phase():
+    message = "the monitor's device is 'cuda:0', but this PyTorch was built without CUDA"
+    with pytest.raises(RuntimeError, match=message), ThroughputMonitor("cuda:0").phase("forward"):
+        pass
 
 
 def test_an_object_that_can_hold_nothing():

@@ -1,6 +1,7 @@
 """The monitor's own methods: steps, snapshots, samples, records, subscribers; and a disabled monitor."""
 
 import copy
+import enum
 import inspect
 import itertools
 import json
@@ -41,6 +42,9 @@ class TestSteps:
 
     def test_a_counter_in_even_strides_that_lands_on_none_is_not_waited_for(self):
         assert due(50, range(1, 160, 2)) == [51, 101, 151]
+
+    def test_a_multiple_that_was_waited_for_is_owed_when_the_stride_breaks(self):
+        assert due(4, [3, 6, 7, 8]) == [7, 8]
 
     def test_a_counter_that_starts_again_goes_on(self):
         assert due(3, [1, 2, 3, 1, 2, 3]) == [3, 3]
@@ -180,6 +184,14 @@ class TestSnapshots:
         clock.advance(2)
         assert monitor.step(2)["wall_sec"] == 2
 
+    def test_a_name_from_a_string_enumeration_is_its_value(self, monitor):
+        class Name(str, enum.Enum):
+            FORWARD = "forward"
+
+        with monitor.phase(Name.FORWARD), monitor.phase("forward"):
+            pass
+        assert list(monitor.snapshot(1))[1] == "t_forward"
+
 
 class TestSamples:
     @pytest.mark.parametrize(
@@ -259,6 +271,15 @@ class TestSubscribers:
             monitor.step(2)
         assert [snapshot["step"] for snapshot in seen] == [1, 2]
 
+    def test_all_others_are_told_before_the_warning(self, monitor):
+        seen = []
+        monitor.subscribe(lambda snapshot: 1 / 0)
+        monitor.subscribe(seen.append)
+        with warnings.catch_warnings(), pytest.raises(RuntimeWarning):
+            warnings.simplefilter("error")
+            monitor.step(1)
+        assert len(seen) == len(monitor.records) == 1
+
     def test_one_that_stops_the_program_stops_it(self, monitor):
         def interrupted(snapshot):
             raise KeyboardInterrupt
@@ -282,8 +303,9 @@ class TestSubscribers:
 
     def test_the_same_function_twice_is_two_subscriptions(self, monitor):
         seen = []
-        first = monitor.subscribe(seen.append)
-        monitor.subscribe(seen.append)
+        log = seen.append
+        first = monitor.subscribe(log)
+        monitor.subscribe(log)
         first.remove()
         monitor.step(1)
         assert len(seen) == 1

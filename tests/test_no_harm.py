@@ -286,6 +286,34 @@ class TestCompile:
             monitor.snapshot(1)
         assert counter.frame_count == 1, "what the monitor counts must not make it compile again"
 
+    def test_another_model_of_the_class_is_compiled_without_a_warning(self, monitor):
+        head, other = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        with monitor.instrument(head, {"head": "forward"}):
+            self.compiled(other)(torch.ones(1, 2))
+            with pytest.warns(RuntimeWarning, match="phase 'head' is inside a region compiled"):
+                self.compiled(nn.Sequential(head))(torch.ones(1, 2))
+
+    @pytest.mark.filterwarnings("ignore:.* compiled by:RuntimeWarning")
+    def test_a_method_of_an_object_that_is_no_module_compiles(self, monitor):
+        class Scale:
+            def scale(self, x):
+                return x * 2
+
+        scale = Scale()
+        with monitor.instrument(scale, {"scale": "scale"}):
+            assert self.compiled(lambda x: scale.scale(x))(torch.ones(1)) == 2
+
+    @pytest.mark.filterwarnings("ignore:.* compiled by:RuntimeWarning")
+    def test_a_view_made_outside_is_iterated_over_inside(self, monitor):
+        def program(items):
+            total = torch.zeros(1)
+            for item in items:
+                total = total + item
+            return total
+
+        items = [torch.ones(1), torch.ones(1)]
+        assert self.compiled(program)(monitor.iterate(items)) == 2
+
     def test_a_compiled_model_is_timed_as_a_whole(self, monitor, timings):
         compiled = self.compiled(new_model())
         with monitor.phase("forward"):

@@ -227,6 +227,53 @@ class TestEveryKindOfAttribute:
         with monitor.instrument(Child, {"x": "inherited"}), pytest.raises(TypeError, match="missing"):
             Child.inherited()
 
+    def test_a_cached_method_keeps_its_cache(self, monitor, timings):
+        class A:
+            @functools.lru_cache  # noqa: B019
+            def cached(self, x):
+                return self, x
+
+        class B(A):
+            """Has nothing of its own."""
+
+        b = B()
+        for target in (A, B, b):
+            with monitor.instrument(target, {"x": "cached"}):
+                assert b.cached(1) == (b, 1)
+                assert b.cached.cache_info().hits >= 0
+        assert A.cached.cache_info().hits == 2
+        assert monitor._counters.read().phases["x"][1] == 3
+
+    def test_an_object_that_changes_its_class_keeps_its_phase(self, monitor):
+        net = nn.Sequential(nn.LazyLinear(2))
+        with monitor.instrument(net, {"first": "0"}):
+            for _ in range(3):
+                net(torch.ones(1, 2))
+        assert type(net[0]) is nn.Linear
+        assert monitor._counters.read().phases["first"][1] == 3
+
+    def test_a_phase_that_fails_to_begin_or_end_leaves_no_other_open(self, monitor, clock, timings, monkeypatch):
+        target = Target(clock)
+        with monitor.instrument(target, {"x": "method"}), monitor.instrument(target, {"y": "method"}):
+            reading = type(clock).__call__
+            for failing in (2, 3, 4):
+                left = failing
+
+                def interrupted(self):
+                    nonlocal left
+                    left -= 1
+                    if left == 0:
+                        raise KeyboardInterrupt
+                    return reading(self)
+
+                monkeypatch.setattr(type(clock), "__call__", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    target.method(1)
+                monkeypatch.undo()
+            timings()
+            target.method(1)
+        assert timings() == {"x": 1, "y": 1, "x/y": 1}
+
     def test_objects_without_a_dict_have_methods_too(self, monitor, clock, timings):
         class Slotted:
             __slots__ = ()
@@ -436,6 +483,18 @@ class TestOwnership:
         assert all_vars(Target) == before
         handle.remove()
         assert timings() == {"x": 1}
+
+    def test_a_handle_kept_on_a_model_is_copied_without_effect(self, monitor, clock, timings):
+        target = Target(clock)
+        target.bound = target.lambda_ = target.object_ = None
+        target.handle = monitor.instrument(target, {"x": "method"})
+        copy.deepcopy(target).handle.remove()
+        target.clock = None
+        pickle.loads(pickle.dumps(target)).handle.remove()
+        target.clock = clock
+        target.method(1)
+        assert timings() == {"x": 1}
+        target.handle.remove()
 
     def test_a_thousand_models_leave_nothing(self, monitor):
         before = all_vars(Target)

@@ -190,6 +190,70 @@ class TestOutOfOrder:
         assert "t_first/second" not in snapshot
         assert snapshot["samples_per_sec"] == 2.0, "together they cover 9 seconds, and not 11"
 
+    @settings(max_examples=300)
+    @given(st.data())
+    def test_the_accounted_time_is_what_phases_cover_in_any_order(self, data):
+        clock = FakeClock()
+        monitor = ThroughputMonitor("cpu", 1, clock)
+        names = [f"phase {index}" for index in range(data.draw(st.integers(1, 5)))]
+        waiting, entered, covered = list(names), {}, set()
+        while waiting or entered:
+            choices = ([("enter", waiting[0])] if waiting else []) + [("leave", name) for name in entered]
+            what, name = data.draw(st.sampled_from(choices))
+            phase = monitor.phase(name)
+            if what == "enter":
+                phase.__enter__()
+                entered[name] = clock.now
+                waiting.remove(name)
+            else:
+                phase.__exit__(None, None, None)
+                covered |= set(range(entered.pop(name), clock.now))
+            clock.advance(data.draw(st.integers(0, 2)))
+        monitor.record_samples(60)
+        assert monitor.snapshot(1)["samples_per_sec"] == (60 / len(covered) if covered else 0.0)
+
+    def test_one_that_raises_among_others_is_not_covered(self, monitor, clock):
+        a, b, c = (monitor.phase(name) for name in "abc")
+        generators = []
+
+        def hold(phase, raises):
+            with contextlib.suppress(KeyError), phase:
+                yield
+                if raises:
+                    raise KeyError
+            yield
+
+        for phase, raises in ((b, False), (a, True), (c, False)):
+            generators.append(hold(phase, raises))
+            next(generators[-1])
+            clock.advance(2)
+        for generator in (generators[2], generators[1], generators[0]):
+            next(generator)
+            clock.advance(1)
+        monitor.record_samples(16)
+        assert monitor.snapshot(1)["samples_per_sec"] == 16 / 8
+
+    def test_an_error_ends_what_is_still_open_inside(self, monitor, clock, timings):
+        with pytest.raises(KeyboardInterrupt), monitor.phase("outer"):
+            monitor.phase("inner").__enter__()  # as if Ctrl-C had kept its end from being told
+            raise KeyboardInterrupt
+        with monitor.phase("inner"):
+            clock.advance(2)
+        assert timings() == {"inner": 2}
+
+    def test_ctrl_c_in_reading_the_clock_leaves_nothing_open(self, monitor, clock, timings, monkeypatch):
+        phase = monitor.phase("forward")
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), phase:
+            monkeypatch.setattr(type(phase), "_clock", property(lambda self: interrupted), raising=False)
+        monkeypatch.undo()
+        with phase:
+            clock.advance(2)
+        assert timings() == {"forward": 2}
+
     def test_nothing_stays_open(self, monitor, clock, timings):
         def load():
             while True:

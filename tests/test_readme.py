@@ -41,6 +41,7 @@ def test_the_programs_run_in_order(tmp_path, monkeypatch, capsys):
         "loader": [(torch.randn(4, 1, 4, 4), torch.randint(3, (4,))) for _ in range(120)],
         "image": torch.randn(4, 1, 4, 4),
         "label": torch.randint(3, (4,)),
+        "torch": torch,
         "log": lambda snapshot, step: logged.append(step),
     }
     for program in blocks("python"):
@@ -50,7 +51,9 @@ def test_the_programs_run_in_order(tmp_path, monkeypatch, capsys):
         assert f"'{key}':" in shown
     timed = {key for record in names["monitor"].records for key in record}
     assert {"t_data", "t_forward", "t_backward", "t_optimizer", "t_forward/features"} <= timed
-    assert [record["step"] for record in names["monitor"].records] == [50, 100, 120]
+    assert [record["step"] for record in names["monitor"].records] == [50, 100, 120, 120]
+    assert sum(names["outermost"].values()) == pytest.approx(names["total"]["wall_sec"])
+    assert names["outermost"]["no phase"] > 0
     assert (tmp_path / "throughput.json").stat().st_size > 0
     names["monitor"].step(150)
     assert logged == [150]

@@ -132,6 +132,12 @@ class TestWriting:
         modes = {stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("other", "run.json")}
         assert len(modes) == 1
 
+    def test_a_file_that_is_replaced_keeps_its_permissions(self, monitor, tmp_path):
+        path = tmp_path / ("x" * 250 + ".csv")
+        path.touch(mode=0o600)
+        monitor.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
     def test_an_error_in_writing_leaves_the_old_file_and_nothing_else(self, monitor, tmp_path, monkeypatch):
         path = tmp_path / "run.json"
         path.write_text("old")

@@ -3,7 +3,9 @@
 import asyncio
 import copy
 import functools
+import gc
 import inspect
+import itertools
 import multiprocessing
 import pickle
 import types
@@ -276,6 +278,42 @@ class TestTimedFunctions:
         assert A.cached.cache_info().hits == 1
         assert A.upper("x") == "X"
         assert timings().keys() == {"cached", "upper"}
+
+    def test_a_bound_method_stays_bound_and_its_copies_are_plain(self, monitor, timings):
+        class Scale:
+            def __init__(self):
+                self.factor = 2
+                self.timed = monitor.timed("scale")(self.scale)
+
+            def scale(self, x):
+                return x * self.factor
+
+        scale = Scale()
+
+        class Other:
+            method = scale.timed
+
+        assert Other().method(3) == 6
+        clone = copy.deepcopy(scale)
+        clone.factor = 5
+        assert (scale.timed(1), clone.timed(1)) == (2, 5)
+        assert monitor._counters.read().phases["scale"][1] == 2
+
+    def test_one_that_is_never_started_is_complained_about_once(self, monitor):
+        @monitor.timed("fetch")
+        async def fetch():
+            """Is never awaited, or cancelled before it starts."""
+
+        async def main():
+            task = asyncio.create_task(fetch())
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(main())
+        gc.collect()
+        with pytest.warns(RuntimeWarning, match="coroutine '.*fetch' was never awaited") as caught:
+            fetch()
+        assert len(caught) == 1
 
     def test_coroutines_inside_other_callables_count_with_what_they_await(self, monitor, clock, timings):
         async def fetch(x, y):
@@ -620,6 +658,15 @@ class TestIterate:
         loader = DataLoader(list(range(4)), batch_size=2, num_workers=1, persistent_workers=True)
         view = monitor.iterate(loader)
         assert as_lists(view) == as_lists(view) == [[0, 1], [2, 3]]
+
+    def test_tee_and_copies_of_a_pass(self, monitor, timings):
+        one, two = itertools.tee(monitor.iterate(DataLoader(list(range(4)), batch_size=2)))
+        assert as_lists(one) == as_lists(two) == [[0, 1], [2, 3]]
+        iterator = iter(monitor.iterate([1, 2, 3]))
+        next(iterator)
+        for other in (copy.copy(iterator), copy.deepcopy(iterator), pickle.loads(pickle.dumps(iterator))):
+            assert list(other) == [2, 3]
+        assert next(iterator) == 2
 
     def test_a_copy_or_pickle_of_a_view_is_the_iterable(self, monitor):
         view = monitor.iterate([1, 2])
