@@ -334,7 +334,9 @@ class TestTwice:
     def test_again_for_the_same_phase_adds_no_layer(self, monitor, clock):
         target, before = Target(clock), all_vars(Target)
         handles = [monitor.instrument(target, {"x": "method"}) for _ in range(3)]
+        readings = clock.readings
         target.method(2)
+        assert clock.readings == readings + 2
         monitor.record_samples(1)
         snapshot = monitor.snapshot(1)
         assert (snapshot["t_x"], snapshot["samples_per_sec"]) == (2, 0.5)

@@ -212,6 +212,18 @@ class TestOutOfOrder:
         monitor.record_samples(60)
         assert monitor.snapshot(1)["samples_per_sec"] == (60 / len(covered) if covered else 0.0)
 
+    def test_phases_that_began_at_once_are_covered_once(self, monitor, clock):
+        x, a, b = (monitor.phase(name) for name in "xab")
+        x.__enter__()
+        clock.advance(1)
+        a.__enter__()
+        b.__enter__()
+        for phase in (x, a, b):
+            clock.advance(1)
+            phase.__exit__(None, None, None)
+        monitor.record_samples(8)
+        assert monitor.snapshot(1)["samples_per_sec"] == 8 / 4
+
     def test_one_that_raises_among_others_is_not_covered(self, monitor, clock):
         a, b, c = (monitor.phase(name) for name in "abc")
         generators = []
