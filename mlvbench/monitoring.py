@@ -10,6 +10,7 @@ import operator
 import threading
 import time
 import warnings
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from torch.compiler import is_dynamo_compiling
@@ -22,7 +23,6 @@ from mlvbench.phases import SEPARATOR, Counters, Reading
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from typing import SupportsIndex
 
     import torch
@@ -36,6 +36,13 @@ F = TypeVar("F")
 I = TypeVar("I", bound="Iterable[Any]")  # noqa: E741
 
 _NOTHING = contextlib.nullcontext()
+
+
+class _NoPhases(dict[str, AbstractContextManager[None]]):
+    """The phases of a disabled monitor."""
+
+    def __missing__(self, name: str) -> AbstractContextManager[None]:
+        return _NOTHING
 
 
 class _Subscription(NamedTuple):
@@ -53,7 +60,8 @@ class ThroughputMonitor:
             ends, so that a phase is charged with its own work and not with what was in flight before; its memory is
             reported. What `torch.device` raises for an unknown one passes through.
         record_every_n_steps: Steps between two snapshots, a positive integer; `None` disables the monitor.
-        clock: Gives seconds. Read once when a phase begins, once when it ends, and once for a snapshot.
+        clock: Gives seconds. Read once when a phase begins, once when it ends, and once where an interval does (here,
+            in `snapshot` and in `reset`).
 
     Raises:
         TypeError: For a `record_every_n_steps` that is not an integer, or a `clock` that cannot be called.
@@ -93,9 +101,10 @@ class ThroughputMonitor:
         """Begins the first interval."""
         self._lock = threading.RLock()
         self._counters = Counters(self._clock, self._device.wait if self._device.is_accelerator else None)
-        self._phases: dict[str, AbstractContextManager[None]] = {}
+        self._phases: Mapping[str, AbstractContextManager[None]] = _NoPhases()
         self._baseline = Reading()
         if self.enabled:
+            self._phases = self._counters.phases
             self._interval_start = self._clock()
             self._device.reset_peak()
 
@@ -165,7 +174,7 @@ class ThroughputMonitor:
         try:
             return self._phases[name]
         except (KeyError, TypeError):
-            return self._phase(name) if self.enabled else self._no_phase(name)
+            return self._phase(name) if self.enabled else _NOTHING
 
     def iterate(self, iterable: I) -> I:
         """Accounts the time that producing each item takes to the phase `"data"`.
@@ -329,6 +338,9 @@ class ThroughputMonitor:
         """
         if not self.enabled:
             return None
+        if is_dynamo_compiling():
+            wrapping.warn_uncounted("snapshot")
+            return None
         number = _checked_integer("step", step)
         with self._lock:
             record = self._take(number)
@@ -373,6 +385,9 @@ class ThroughputMonitor:
         """Starts a new interval: what was accounted since the last snapshot is in none."""
         if not self.enabled:
             return
+        if is_dynamo_compiling():
+            wrapping.warn_uncounted("reset")
+            return
         with self._lock:
             self._baseline, self._interval_start = self._counters.read(), self._clock()
             self._device.reset_peak()
@@ -410,23 +425,17 @@ class ThroughputMonitor:
 
         Raises:
             ValueError: For another suffix.
+            OSError: Where the file cannot be written; what was there before stays.
         """
         if self.enabled:
             records.save(self.records, path)
-
-    def _no_phase(self, name: Any) -> AbstractContextManager[None]:
-        with contextlib.suppress(TypeError):
-            self._phases[name] = _NOTHING
-        return _NOTHING
 
     def _phase(self, name: Any) -> Phase:
         if not isinstance(name, str):
             raise TypeError(f"a phase's name must be a string, got {name!r}")
         if not name or SEPARATOR in name:
             raise ValueError(f"a phase's name must be a non-empty string without {SEPARATOR!r}, got {name!r}")
-        name = str.__str__(name)  # of a string enumeration's member, the value
-        self._phases[name] = phase = self._counters.phase(name)
-        return phase
+        return self._counters.phase(str.__str__(name))  # of a string enumeration's member, the value
 
 
 def _checked_interval(value: Any) -> int | None:

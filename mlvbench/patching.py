@@ -11,11 +11,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import operator
 import sys
+import threading
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.nn import Module
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mlvbench.wrapping import NamedPhase
+
+
+# Threads may instrument methods of one class. It is entered again where an object is freed inside it.
+_lock = threading.RLock()
 
 
 class Handle:
@@ -68,20 +72,21 @@ def instrument(target: Any, phases: Iterable[tuple[NamedPhase, str]]) -> Handle:
         TypeError: For one that leads to something that cannot be called or replaced. In both cases nothing is
             patched.
     """
-    places = [(phase, _find(target, path)) for phase, path in phases]
     handles: list[Handle] = []
 
     def undo() -> None:
         for handle in reversed(handles):
             handle.remove()
 
-    try:
-        for phase, place in places:
-            patch = Patch.standing(place.owner, place.name) or Patch(place)
-            handles.append(patch.add(phase, place))
-    except BaseException:
-        undo()
-        raise
+    with _lock:
+        places = [(phase, _find(target, path)) for phase, path in phases]
+        try:
+            for phase, place in places:
+                patch = Patch.standing(place.owner, place.name) or Patch(place)
+                handles.append(patch.add(phase, place))
+        except BaseException:
+            undo()
+            raise
     return Handle(undo)
 
 
@@ -169,7 +174,7 @@ def _place(holder: Any, name: str) -> _Place | None:
     if held is not None and name in held:
         value = held[name]
         return _Place(holder, name, value, value.__self__ if isinstance(value, types.MethodType) else None)
-    if definer and hasattr(found, "__get__") and not isinstance(found, (staticmethod, classmethod)):
+    if definer and callable(found) and hasattr(found, "__get__") and not isinstance(found, (staticmethod, classmethod)):
         # Where it is defined, since an object may change its class: a lazy module does, and one that is sharded.
         return _Place(definer, name, found, holder)
     return None if held is None else _Place(holder, name, getattr(holder, name))
@@ -180,7 +185,7 @@ def _definer(cls: type, name: str) -> type | None:
     return next((base for base in cls.__mro__ if name in vars(base)), None)
 
 
-class _Layer(NamedTuple):
+class _Layer:
     """One instrumentation of an attribute.
 
     Attributes:
@@ -189,26 +194,27 @@ class _Layer(NamedTuple):
         reference: Drops the layer when that object is gone.
     """
 
-    phase: NamedPhase
-    receiver: int | None
-    reference: Any
+    def __init__(self, phase: NamedPhase, receiver: Any, dropped: Callable[[_Layer], None]) -> None:
+        self.phase = phase
+        self.receiver = None if receiver is None else id(receiver)
+        self.reference = None if receiver is None else _reference(receiver, lambda _: dropped(self))
 
 
 class Patch:
     """What stands in the place of one attribute, and the phases that its calls belong to.
 
-    An object may be freed, and so a layer dropped, in the middle of anything: the layers are replaced, never changed.
+    An object may be freed, and so a layer dropped, in the middle of anything, also of the methods below.
     """
 
     def __init__(self, place: _Place) -> None:
         self._owner = _reference(place.owner)
         self._name = place.name
         self._original = place.original
-        self._layers: tuple[_Layer, ...] = ()
+        # In order; a dict, since adding to it and taking from it cannot be interrupted.
+        self._layers: dict[_Layer, None] = {}
         self._selection = Selection()
         self.installed = _stand_in(place, self._selection)
         _stand_in_function(self.installed)._self_patch = self
-        self._stands = False
 
     @staticmethod
     def standing(owner: Any, name: str) -> Patch | None:
@@ -220,43 +226,37 @@ class Patch:
 
     def add(self, phase: NamedPhase, place: _Place) -> Handle:
         """Times the calls that the place means as a phase; again for the same phase and calls, it counts once."""
-        receiver, reference = None, None
-        if place.receiver is not None:
-            receiver = id(place.receiver)
-            reference = _reference(place.receiver, lambda _: self._drop(layer))
-        layer = _Layer(phase, receiver, reference)
-        self._layers = (*self._layers, layer)
+        layer = _Layer(phase, place.receiver, self._drop)
+        self._layers[layer] = None
         self._arrange()
-        if not self._stands:
-            self._stands = True
+        if vars(place.owner).get(self._name) is not self.installed:
             _put(place.owner, self._name, self.installed)
         return Handle(lambda: self._drop(layer))
 
     def _drop(self, layer: _Layer) -> None:
-        self._layers = tuple(kept for kept in self._layers if kept is not layer)
-        self._arrange()
-        self._restore_if_idle()
+        with _lock:
+            self._layers.pop(layer, None)
+            self._arrange()
+            self._restore_if_idle()
 
     def _arrange(self) -> None:
         """Looks up in advance which phases each receiver's calls have, so that a call need not."""
-        layers = self._layers
-        references = {layer.receiver: layer.reference for layer in layers if layer.receiver is not None}
-        everyones = [(place, layer.phase) for place, layer in enumerate(layers) if layer.receiver is None]
-        theirs = {receiver: everyones.copy() for receiver in references}
-        for place, layer in enumerate(layers):
+        layers = list(self._layers)
+        everyones: list[NamedPhase] = []
+        theirs: dict[int, list[NamedPhase]] = {}
+        for layer in layers:
             if layer.receiver is not None:
-                theirs[layer.receiver].append((place, layer.phase))
-        by_receiver = {
-            receiver: _together([phase for _, phase in sorted(phases, key=operator.itemgetter(0))])
-            for receiver, phases in theirs.items()
-        }
+                theirs.setdefault(layer.receiver, everyones.copy()).append(layer.phase)
+            else:
+                for phases in (everyones, *theirs.values()):
+                    phases.append(layer.phase)
         self._selection.receiver = None
-        if len(references) == 1:
-            [self._selection.its] = by_receiver.values()
-            [self._selection.receiver] = references.values()
-        self._selection.by_receiver = by_receiver
-        self._selection.everyone = _together([phase for _, phase in everyones]) if everyones else None
-        if layers is not self._layers:
+        self._selection.by_receiver = {receiver: _together(phases) for receiver, phases in theirs.items()}
+        if len(theirs) == 1:
+            [self._selection.its] = self._selection.by_receiver.values()
+            self._selection.receiver = next(layer.reference for layer in layers if layer.reference is not None)
+        self._selection.everyone = _together(everyones) if everyones else None
+        if layers != list(self._layers):
             self._arrange()
 
     def _restore_if_idle(self) -> None:
@@ -264,7 +264,6 @@ class Patch:
         # What someone else has put in this place since is theirs; the calls that reach this patch pass through it.
         if self._layers or owner is None or vars(owner).get(self._name) is not self.installed:
             return
-        self._stands = False
         if self._original is _Inherited:
             _delete(owner, self._name)
         else:

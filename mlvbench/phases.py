@@ -98,19 +98,18 @@ class Lane:
         here: The place of the innermost open phase, or the floor.
         floor: The place below which this lane's own phases begin: the root, or for a task the place of the phases
             that were open in its thread when the event loop started.
-        task: For a task's lane, the `id` of the task.
-        entered: How many of its phases are open then.
+        task: For a task's lane, a reference to the task.
         irregular: Whether leaving a phase needs more than the plain case: one is entered inside itself, others
             account a part of one, or tasks of this thread have phases open.
     """
 
-    __slots__ = ("entered", "floor", "here", "irregular", "root", "strand", "task")
+    __slots__ = ("floor", "here", "irregular", "root", "strand", "task")
 
     def __init__(self, strand: Strand) -> None:
         self.strand = strand
         self.root = Node(self)
         self.here = self.floor = self.root
-        self.task = self.entered = 0
+        self.task: weakref.ref[Task[object]] | None = None
         self.irregular = False
 
     def settle(self) -> None:
@@ -124,7 +123,10 @@ class Lane:
             assert place.phase is not None
             self.floor = self.floor[place.phase]
         self.here = self.floor
-        self.entered = 0
+
+    def is_at_rest(self) -> bool:
+        """Whether none of its own phases is open."""
+        return self.here is self.floor and not any(node.reentries for node in self.floor.line())
 
     def close(self, node: Node, completed: bool) -> None:
         """Takes `node` out of the open phases, wherever among them it is.
@@ -166,7 +168,6 @@ class Strand:
         self.lanes = [self.lane]
         self.idle: list[Lane] = []
         self.tasks: dict[int, Lane] = {}
-        self.references: dict[int, weakref.ref[Task[object]]] = {}
         self.shared: float = 0
         self.samples = 0
 
@@ -177,24 +178,21 @@ class Strand:
             return self.lane
         lane = self.tasks.get(id(task))
         if lane is None:
-            lane = given = self._new_lane()
+            key = id(task)
+            self.tasks[key] = lane = self._new_lane()
             lane.stand_on(self.lane.here)
-            lane.task = id(task)
-            self.tasks[lane.task] = lane
-            self.references[lane.task] = weakref.ref(task, lambda _: self.release(given))
+            lane.task = weakref.ref(task, lambda _: self.release(key))
             self.lane.irregular = True
-        lane.entered += 1
         return lane
 
-    def lane_to_leave(self, phase: Phase) -> Lane | None:
-        """The lane in which `phase` is open: the running task's, or any if it is closed from outside its task."""
+    def find_open(self, phase: Phase) -> Node | None:
+        """Where `phase` is open: in the running task's lane, or in any if it is closed from outside its task."""
         task = current_task() if running_loop() is not None else None
         own = self.lane if task is None else self.tasks.get(id(task), self.lane)
         for lane in (own, *self.tasks.values(), self.lane):
-            if lane.entered or lane is self.lane:
-                for node in lane.here.line():
-                    if node.phase is phase and (node.reentries or node not in lane.floor.line()):
-                        return lane
+            for node in lane.here.line():
+                if node.phase is phase and (node.reentries or node not in lane.floor.line()):
+                    return node
         return None
 
     def _new_lane(self) -> Lane:
@@ -204,9 +202,10 @@ class Strand:
         self.lanes.append(lane)
         return lane
 
-    def release(self, lane: Lane) -> None:
-        """Takes a lane back from its task, which has no phase open any more, or is gone."""
-        del self.tasks[lane.task], self.references[lane.task]
+    def release(self, key: int) -> None:
+        """Takes a lane back from its task, by the task's `id`: it has no phase open any more, or is gone."""
+        lane = self.tasks.pop(key)
+        lane.task = None
         for place in lane.here.line():
             place.reentries, place.covered = 0, 0
         lane.here = lane.floor
@@ -215,10 +214,10 @@ class Strand:
 
     def leave(self, phase: Phase, end: float, completed: bool) -> None:
         """Leaves a phase in every case but the plain one: recursion, tasks, phases that end out of order."""
-        lane = self.lane_to_leave(phase)
-        if lane is None:
+        node = self.find_open(phase)
+        if node is None:
             return
-        node = next(place for place in lane.here.line() if place.phase is phase)
+        lane = node.lane
         if node.reentries:
             node.reentries -= 1
         else:
@@ -229,10 +228,8 @@ class Strand:
                 node.seconds += end - node.start
                 node.entries += 1
             node.covered = 0
-        if lane is not self.lane:
-            lane.entered -= 1
-            if lane.entered == 0:
-                self.release(lane)
+        if lane is not self.lane and lane.is_at_rest():
+            self.release(next(key for key, its in self.tasks.items() if its is lane))
         self.lane.settle()
 
     def _share(self, node: Node, end: float) -> None:
@@ -253,7 +250,7 @@ class Strand:
 
     def at_rest(self) -> bool:
         """Whether no phase is open."""
-        return not self.tasks and self.lane.here is self.lane.root
+        return not self.tasks and self.lane.is_at_rest()
 
 
 class _ThisThread(threading.local):
@@ -382,7 +379,7 @@ class Phase:
         here = lane.here
         node = here[self]
         start = clock()
-        # From here on nothing is called, so that Ctrl-C cannot come between opening the phase and its block.
+        # From here on nothing is called, so that Ctrl-C cannot come between opening the phase and returning.
         if node.parent is here:
             node.start = start
             lane.here = node

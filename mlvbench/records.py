@@ -81,6 +81,7 @@ def save(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
 
     Raises:
         ValueError: For another suffix; nothing is touched then.
+        OSError: Where the file cannot be written; what was there before stays.
     """
     suffix = Path(path).suffix
     if suffix not in _WRITERS:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import wrapt
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
-from torch.nn import Module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
@@ -58,9 +57,16 @@ def warn_uncounted(method: str) -> None:
 
 
 def _warn_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
+    if message in _said:
+        return
+    _said.add(message)
+    try:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        # Where warnings are errors it still is one: raised here, it would be an internal error of Dynamo's.
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def run_while_tracing(function: Callable[..., None]) -> None:
@@ -100,13 +106,17 @@ class Selection:
         """The phase of a call with these positional arguments."""
         return self.by_receiver.get(id(args[0]), self.everyone) if args and self.by_receiver else self.everyone
 
-    def warner(self) -> Callable[[Any], None]:
-        """A function that says, where Dynamo traces a call, that its phase cannot be timed; given the receiver."""
+    def warner(self) -> Callable[[], None]:
+        """A function that says, where Dynamo traces a call, that these phases cannot be timed.
 
-        def warn(receiver: Any) -> None:
-            phase: Any = self.of((receiver,))
-            for each in getattr(phase, "phases", [phase] if phase is not None else []):
-                warn_untimed(each.name)
+        Of whichever object the call is: handed to a function, an object would be guarded, and a method that many
+        modules share be compiled again for each.
+        """
+
+        def warn() -> None:
+            for phase in (self.everyone, *self.by_receiver.values()):
+                for each in getattr(phase, "phases", [phase] if phase is not None else []):
+                    warn_untimed(each.name)
 
         run_while_tracing(warn)
         return warn
@@ -133,7 +143,7 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
-            warn(_traceable(args))
+            warn()
             return call(*args, **kwargs)
         # The usual case of Selection.of, written out for speed.
         receiver = selection.receiver
@@ -144,11 +154,6 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
             return call(*args, **kwargs)
 
     return timed
-
-
-def _traceable(args: tuple[Any, ...]) -> Any:
-    """The receiver of a call, where Dynamo can hand it to a function that it calls: a module."""
-    return args[0] if args and isinstance(args[0], Module) else None
 
 
 class _CopiesPlain:
@@ -193,7 +198,7 @@ class TimedObject(_CopiesPlain, wrapt.CallableObjectProxy[Any]):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D102  # a special method, but for the slash
         if is_dynamo_compiling():
-            self._self_warn(_traceable(args))
+            self._self_warn()
             return self._self_call(*args, **kwargs)
         phase = self._self_selection.of(args)
         if phase is None:
@@ -265,9 +270,8 @@ class _Unstarted:
         self.coroutine = coroutine
 
     def __del__(self) -> None:
-        close = getattr(self.coroutine, "close", None)
-        if close is not None:
-            close()
+        if inspect.iscoroutine(self.coroutine):
+            self.coroutine.close()
 
 
 async def _await(phase: AbstractContextManager[None], held: _Unstarted) -> Any:

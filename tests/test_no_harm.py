@@ -286,12 +286,55 @@ class TestCompile:
             monitor.snapshot(1)
         assert counter.frame_count == 1, "what the monitor counts must not make it compile again"
 
-    def test_another_model_of_the_class_is_compiled_without_a_warning(self, monitor):
-        head, other = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-        with monitor.instrument(head, {"head": "forward"}):
-            self.compiled(other)(torch.ones(1, 2))
-            with pytest.warns(RuntimeWarning, match="phase 'head' is inside a region compiled"):
-                self.compiled(nn.Sequential(head))(torch.ones(1, 2))
+    @pytest.mark.filterwarnings("ignore:.* compiled by:RuntimeWarning")
+    @pytest.mark.parametrize("kind", ["class", "every object", "one object", "decorated"])
+    def test_blocks_that_are_compiled_one_by_one_share_their_graphs(self, monitor, kind):
+        def count_graphs(kind):
+            class Layer(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.linear = nn.Linear(4, 4)
+
+                def attend(self, x):
+                    return self.linear(x)
+
+                if kind == "decorated":
+                    attend = monitor.timed("attention")(attend)
+
+                def forward(self, x):
+                    return self.attend(x).relu()
+
+            torch._dynamo.reset()
+            layers = [Layer() for _ in range(12)]
+            targets = {"class": [Layer], "every object": layers, "one object": layers[:1]}.get(kind, [])
+            handles = [monitor.instrument(target, {"attention": "attend"}) for target in targets]
+            counter, x = torch._dynamo.testing.CompileCounter(), torch.ones(2, 4)
+            for layer in layers:
+                layer.compile(backend=counter)
+            for layer in layers * 2:
+                layer(x)
+            for handle in handles:
+                handle.remove()
+            return counter.frame_count
+
+        assert count_graphs(kind) == count_graphs("none") <= 2
+
+    def test_where_warnings_are_errors_it_is_still_said_and_compiles(self, monitor):
+        model = new_model()
+        with monitor.instrument(model, ON_CLASS), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("error", RuntimeWarning)
+            self.compiled(model)(batch()[0])
+        assert [str(warning.message)[:16] for warning in caught] == ["phase 'features'"]
+
+    @pytest.mark.filterwarnings("ignore:.* compiled by:RuntimeWarning")
+    def test_snapshots_and_resets_leave_a_region_one_graph(self, monitor):
+        def program(x):
+            monitor.reset()
+            monitor.snapshot(1)
+            return x + 1
+
+        assert self.compiled(program)(torch.ones(1)) == 2
+        assert monitor.records == []
 
     @pytest.mark.filterwarnings("ignore:.* compiled by:RuntimeWarning")
     def test_a_method_of_an_object_that_is_no_module_compiles(self, monitor):

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import pickle
+import threading
 import types
 import weakref
 
@@ -444,6 +445,43 @@ class TestRemoving:
         theirs.remove()
         ours.remove()
         assert all_vars(target, Target) == before
+
+    @settings(max_examples=200)
+    @given(st.integers(0, 3), st.integers(1, 3), st.permutations(range(7)))
+    def test_with_anothers_patch_anywhere_and_in_any_order_leaves_no_trace(self, under, over, order):
+        monitor, target = ThroughputMonitor("cpu", 1), Target()
+        target.clock = types.SimpleNamespace(advance=lambda seconds: None)
+        before = all_vars(target, Target)
+        handles = [monitor.instrument(Target, {f"under {index}": "method"}) for index in range(under)]
+        handles.append(Foreign(Target))
+        handles += [monitor.instrument(target, {f"over {index}": "method"}) for index in range(over)]
+        for index in order:
+            if index < len(handles):
+                handles[index].remove()
+                assert target.method(0) is target
+        for handle in handles:
+            if not isinstance(handle, Foreign):
+                handle.remove()
+        assert all_vars(target, Target) == before
+
+    def test_threads_that_instrument_one_class_lose_nothing(self, monitor):
+        before = all_vars(Target)
+
+        def work():
+            target = Target()
+            target.clock = types.SimpleNamespace(advance=lambda seconds: None)
+            for _ in range(50):
+                with monitor.instrument(target, {"x": "method"}):
+                    target.method(0)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        gc.collect()
+        assert all_vars(Target) == before
+        assert monitor._counters.read().phases["x"][1] == 400
 
     def test_over_and_under_anothers_patch_it_still_counts_once(self, monitor, clock):
         target, before = Target(clock), all_vars(Target)
