@@ -304,13 +304,6 @@ def memory_growth() -> tuple[float, int]:
         tracemalloc.stop()
 
 
-def record_bytes() -> int:
-    """Returns the bytes of one record and its numbers, without its keys, which records can share."""
-    run = Run(PHASES_PER_HISTORY, records=2)
-    record = run.monitor.records[-1]
-    return sys.getsizeof(record) + sum(map(sys.getsizeof, record.values()))
-
-
 def snapshot_rows() -> list[list[str]]:
     """Measures table 2 and returns it, its header first."""
     rows = [["cost of a snapshot", "", ""]]
@@ -322,7 +315,6 @@ def snapshot_rows() -> list[list[str]]:
     per_snapshot, per_phases = memory_growth()
     rows += [
         [f"memory that a snapshot of {PHASES_PER_HISTORY} phases adds", f"{per_snapshot:,.0f}", "bytes"],
-        ["    of which the record, without its keys", f"{record_bytes():,}", "bytes"],
         [f"memory that {GROWTH_PHASES:,} phases between two snapshots add", f"{per_phases:,}", "bytes"],
     ]
     return rows
