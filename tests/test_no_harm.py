@@ -322,9 +322,9 @@ class TestCompile:
     def test_where_warnings_are_errors_it_is_still_said_and_compiles(self, monitor):
         model = new_model()
         with monitor.instrument(model, ON_CLASS), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("error", RuntimeWarning)
+            warnings.filterwarnings("error", message="phase")
             self.compiled(model)(batch()[0])
-        assert [str(warning.message)[:16] for warning in caught] == ["phase 'features'"]
+        assert "phase 'features'" in [str(warning.message)[:16] for warning in caught]
 
     @pytest.mark.filterwarnings("ignore:.* compiled by:RuntimeWarning")
     def test_snapshots_and_resets_leave_a_region_one_graph(self, monitor):
