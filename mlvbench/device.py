@@ -58,20 +58,22 @@ class Device:
         torch.cuda.synchronize(self.device)
         return True
 
-    def memory(self) -> Memory:
-        """Memory allocated now, and its peak since `reset_peak`; zeros where the device is not a CUDA device."""
+    def take_memory(self) -> Memory:
+        """Reads the memory, and starts its peak again; no other counter of the device is touched.
+
+        Returns:
+            What is allocated now, and the peak since the last call; zeros where the device is not a CUDA device.
+        """
         if not self._is_cuda or self._is_elsewhere():
             return Memory(0.0, 0.0)
-        return Memory(
+        memory = Memory(
             torch.cuda.memory_allocated(self.device) / GIGABYTE,
             torch.cuda.max_memory_allocated(self.device) / GIGABYTE,
         )
-
-    def reset_peak(self) -> None:
-        """Starts the peak again from what is allocated now; no other counter of the device is touched."""
         # Before anything is allocated there is nothing to reset, and CUDA, if not started yet, would refuse.
-        if self.memory().peak > 0:
+        if memory.peak > 0:
             torch.cuda.reset_peak_memory_stats(self.device)
+        return memory
 
     def _is_elsewhere(self) -> bool:
         if os.getpid() == self._process:

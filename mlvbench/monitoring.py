@@ -106,7 +106,7 @@ class ThroughputMonitor:
         if self.enabled:
             self._phases = self._counters.phases
             self._interval_start = self._clock()
-            self._device.reset_peak()
+            self._device.take_memory()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles keep settings and records; counting begins anew in them, with no subscriber."""
@@ -274,10 +274,7 @@ class ThroughputMonitor:
             TypeError: For something that is not an integer.
             ValueError: For a negative number.
         """
-        if not self.enabled:
-            return
-        if is_dynamo_compiling():
-            wrapping.warn_uncounted("record_samples")
+        if self._is_off("record_samples"):
             return
         samples = _checked_integer("count", count)
         if samples < 0:
@@ -298,10 +295,7 @@ class ThroughputMonitor:
         Raises:
             TypeError: For something that is not an integer.
         """
-        if not self.enabled:
-            return None
-        if is_dynamo_compiling():
-            wrapping.warn_uncounted("step")
+        if self._is_off("step"):
             return None
         number = _checked_integer("step", step)
         self._counters.mark_loop()
@@ -336,10 +330,7 @@ class ThroughputMonitor:
         Raises:
             TypeError: For a step that is not an integer.
         """
-        if not self.enabled:
-            return None
-        if is_dynamo_compiling():
-            wrapping.warn_uncounted("snapshot")
+        if self._is_off("snapshot"):
             return None
         number = _checked_integer("step", step)
         with self._lock:
@@ -352,9 +343,8 @@ class ThroughputMonitor:
         """Ends the interval and begins the next."""
         start, end = self._interval_start, self._clock()
         before, now = self._baseline, self._counters.read()
-        memory = self._device.memory()
+        memory = self._device.take_memory()
         self._baseline, self._interval_start = now, end
-        self._device.reset_peak()
         loop = self._counters.loop_strand()
         seconds = {}
         for key, (total, ended) in now.phases.items():
@@ -383,14 +373,11 @@ class ThroughputMonitor:
 
     def reset(self) -> None:
         """Starts a new interval: what was accounted since the last snapshot is in none."""
-        if not self.enabled:
-            return
-        if is_dynamo_compiling():
-            wrapping.warn_uncounted("reset")
+        if self._is_off("reset"):
             return
         with self._lock:
             self._baseline, self._interval_start = self._counters.read(), self._clock()
-            self._device.reset_peak()
+            self._device.take_memory()
 
     def subscribe(self, callback: Callable[[dict[str, float]], object]) -> Handle:
         """Calls a function with every snapshot from now on.
@@ -429,6 +416,13 @@ class ThroughputMonitor:
         """
         if self.enabled:
             records.save(self.records, path)
+
+    def _is_off(self, method: str) -> bool:
+        """Whether the method does nothing: in a disabled monitor, and where it is compiled, which is said."""
+        if self.enabled and is_dynamo_compiling():
+            wrapping.warn_uncounted(method)
+            return True
+        return not self.enabled
 
     def _phase(self, name: Any) -> Phase:
         if not isinstance(name, str):
