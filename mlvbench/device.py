@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GIGABYTE = 1e9
 """Bytes in the unit of `gpu_mem_gb`: 1e9, not 2**30."""
@@ -18,6 +21,20 @@ class Memory(NamedTuple):
 
     allocated: float
     peak: float
+
+
+def accelerator_of(tensors: Iterable[torch.Tensor]) -> torch.device | None:
+    """The device of the first tensor that is on an accelerator of this machine's; `None` if there is no such tensor."""
+    return next((tensor.device for tensor in tensors if _is_usable(tensor.device.type)), None)
+
+
+def _is_usable(kind: str) -> bool:
+    if kind in _HOST_TYPES:
+        return False
+    if kind == "cuda":
+        return torch.cuda.is_available()
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == kind
 
 
 class Device:

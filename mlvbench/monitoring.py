@@ -90,22 +90,33 @@ class ThroughputMonitor:
         self._device = Device(device)
         self._record_every_n_steps = _checked_interval(record_every_n_steps)
         self._clock = clock
-        self._records: list[Record] = []
         self._subscriptions: list[_Subscription] = []
+        self._forget()
+        self._start()
+
+    def _forget(self) -> None:
+        """Has no past: at the start, and in a forked process, which has its parent's."""
+        self._lock = threading.RLock()
+        self._records: list[Record] = []
         self._last_step: int | None = None
         self._stride: int | None = None
         self._is_owed = False
-        self._start()
 
     def _start(self) -> None:
         """Begins the first interval."""
-        self._lock = threading.RLock()
         self._counters = Counters(self._clock, self._device.wait if self._device.is_accelerator else None)
         self._phases: Mapping[str, AbstractContextManager[None]] = _NoPhases()
         self._baseline = Reading()
         if self.enabled:
             self._phases = self._counters.phases
             self._interval_start = self._clock()
+            self._device.take_memory()
+
+    def _measure_on(self, device: torch.device) -> None:
+        """Turns to the device that the program is found to work on."""
+        with self._lock:
+            self._device = Device(device)
+            self._counters.wait_with(self._device.wait if self._device.is_accelerator else None)
             self._device.take_memory()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,6 +126,7 @@ class ThroughputMonitor:
         return {**state, "_records": self.records, "_subscriptions": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._lock = threading.RLock()
         vars(self).update(state)
         self._start()
 
@@ -332,16 +344,19 @@ class ThroughputMonitor:
         """
         if self._is_off("snapshot"):
             return None
-        number = _checked_integer("step", step)
+        return self._snapshot(_checked_integer("step", step))
+
+    def _snapshot(self, step: int, end: float | None = None) -> dict[str, float]:
+        """Takes a snapshot; of an interval that ends at a moment of the past, if one is given."""
         with self._lock:
-            record = self._take(number)
+            record = self._take(step, self._clock() if end is None else end)
             self._records.append(record)
         self._publish(record)
         return dict(record)
 
-    def _take(self, step: int) -> Record:
+    def _take(self, step: int, end: float) -> Record:
         """Ends the interval and begins the next."""
-        start, end = self._interval_start, self._clock()
+        start = self._interval_start
         before, now = self._baseline, self._counters.read()
         memory = self._device.take_memory()
         self._baseline, self._interval_start = now, end
@@ -359,6 +374,12 @@ class ThroughputMonitor:
             wall=end - start,
             memory=memory,
         )
+
+    def _is_recorded(self, step: int) -> bool:
+        """Whether the last snapshot has all that was counted, and is of this step."""
+        before, now = self._baseline, self._counters.read()
+        is_empty = (now.phases, now.samples) == (before.phases, before.samples)
+        return is_empty and bool(self._records) and self._records[-1]["step"] == step
 
     def _publish(self, record: Record) -> None:
         failures = []

@@ -307,8 +307,16 @@ class Counters:
 
     def phase(self, name: str) -> Phase:
         """The phase called `name`: one object for all of its entries."""
-        kind = Phase if self.wait is None else SynchronizedPhase
-        return self.phases.setdefault(name, kind(name, self))
+        return self.phases.setdefault(name, self._kind()(name, self))
+
+    def _kind(self) -> type[Phase]:
+        return Phase if self.wait is None else SynchronizedPhase
+
+    def wait_with(self, wait: Callable[[], bool] | None) -> None:
+        """Changes what is waited with; phases that are open end by the new way."""
+        self.wait = wait
+        for phase in list(self.phases.values()):
+            phase.__class__ = self._kind()
 
     def add_samples(self, count: int) -> None:
         """Adds to the samples."""

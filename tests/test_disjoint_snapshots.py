@@ -129,9 +129,9 @@ class TestTheTestItself:
     def test_finds_a_phase_that_is_counted_in_two_snapshots(self, monkeypatch):
         take = ThroughputMonitor._take
 
-        def keeps_the_baseline(self, step):
+        def keeps_the_baseline(self, step, end):
             baseline = self._baseline
-            record = take(self, step)
+            record = take(self, step, end)
             self._baseline = baseline
             return record
 

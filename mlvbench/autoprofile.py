@@ -1,0 +1,480 @@
+"""PyTorch's own seams as phases, for a training loop that does not know of the profiler.
+
+`SEAMS` says which attribute of torch is which phase. Each stand-in does nothing but open the phase, call the
+original and close the phase; it takes its own frame out of the traceback of an error that passes, and lets Dynamo
+past itself. What it notes beside that, it notes in `Profile`, whose errors end the profiling and not the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.nn.modules.loss import _Loss
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
+
+from mlvbench import device, monitoring, phases, progress, records
+from mlvbench.device import accelerator_of
+from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.progress import Samples, Steps, tensors_in
+from mlvbench.wrapping import run_while_tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType, ModuleType, TracebackType
+
+    from mlvbench.phases import Phase
+
+__all__ = ["autoprofile"]
+
+T = TypeVar("T")
+
+_graph_task = torch._C._current_graph_task_id
+"""The id of the backward that the current thread works for; -1 if none. With it torch's checkpointing asks the same."""
+
+
+def autoprofile(record_every_n_steps: int | None = 50, clock: Callable[[], float] = time.perf_counter) -> Profile:
+    """Profiles whatever trains in a `with` block through PyTorch's own seams.
+
+    The phases are `data` (what the loop waits for), `forward` and `inference` (the outermost module that is called,
+    with and without gradients), `loss` (the same for a loss of torch's), `backward` and `optimizer`. Samples and steps
+    are counted too. The interval begins when the first seam is reached, and the last one ends when the last is left.
+
+    Args:
+        record_every_n_steps: As for `ThroughputMonitor`.
+        clock: As for `ThroughputMonitor`.
+
+    Returns:
+        A context manager that gives the monitor, and restores every seam on exit.
+
+    Raises:
+        TypeError: What `ThroughputMonitor` raises.
+        ValueError: What `ThroughputMonitor` raises.
+
+    Example:
+        ```python
+        with autoprofile() as monitor:
+            trainer.train()
+        monitor.save("throughput.json")
+        ```
+    """
+    return Profile(record_every_n_steps, clock)
+
+
+class _Thread(threading.local):
+    """What a thread is in the middle of.
+
+    Attributes:
+        in_module: Whether an outermost module is being called.
+        steps: How many optimizers' steps are open, one inside the other.
+        step: The phase of the outermost of them.
+    """
+
+    in_module = False
+    steps = 0
+    step: Any = None
+
+
+class Profile:
+    """What the stand-ins share, and their installation: a context manager that gives the monitor.
+
+    Attributes:
+        monitor: What the phases are accounted to.
+        thread: What the current thread is in the middle of.
+        error: The error of ours that ended the profiling, if one did.
+    """
+
+    def __init__(
+        self,
+        record_every_n_steps: int | None,
+        clock: Callable[[], float] = time.perf_counter,
+        when_begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock)
+        self.thread = _Thread()
+        self.error: Exception | None = None
+        self._clock = clock
+        self._when_begun = when_begun
+        self._undo: list[Callable[[], None]] = []
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._samples = Samples()
+        self._steps = Steps()
+        self._is_begun = False
+        self._is_on_its_device = False
+        self._last_left: float = 0
+
+    def __enter__(self) -> ThroughputMonitor:
+        if self.monitor.enabled:
+            self.install()
+        return self.monitor
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+        self.finish()
+
+    def install(self) -> None:
+        """Puts a stand-in into each seam."""
+        for module in (sys.modules[__name__], progress, monitoring, phases, records, device):
+            _let_dynamo_past(_functions_of(module))
+        for seam in SEAMS:
+            self._undo.append(_put(seam, self))
+        self._undo.append(_hook_optimizers(self))
+
+    def remove(self) -> None:
+        """Restores each seam."""
+        while self._undo:
+            self._undo.pop()()
+
+    def finish(self) -> None:
+        """Takes a snapshot of what there is since the last, if anything; it ends where the last seam was left."""
+        if self._is_begun and self.error is None:
+            self._steps.ended()
+            if not self.monitor._is_recorded(self._steps.count):
+                self.monitor._snapshot(self._steps.count, self._last_left)
+            self._is_begun = False
+
+    def forget(self) -> None:
+        """Leaves what was counted so far to the process that this one was forked from."""
+        self.thread.in_module, self.thread.steps = False, 0
+        self.monitor._forget()
+        self._begin_anew()
+
+    # What the stand-ins call
+
+    def enter(self, name: str) -> Phase | None:
+        """Opens a phase, which `leave` or `fail` closes; `None` where a stand-in is called that others have kept."""
+        if not self._undo:
+            return None
+        self._begin()
+        if self.thread.steps:
+            self._forget_steps_that_raised()
+        phase = self.monitor._phase(name)
+        phase.__enter__()
+        return phase
+
+    def _begin(self) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            self._guarded(self._when_begun)
+            self.monitor.reset()
+
+    def leave(self, phase: Phase | None) -> None:
+        """Closes a phase that ended well."""
+        if phase is not None:
+            phase.__exit__(None, None, None)
+            self._last_left = self._clock()
+
+    def fail(self, phase: Phase | None, error: BaseException) -> None:
+        """Closes a phase that an error ended, and takes the frames of the stand-ins out of the error's traceback."""
+        if phase is not None:
+            phase.__exit__(type(error), error, error.__traceback__)
+        hide_frames(error)
+
+    def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Phase | None:
+        """Opens the phase of an outermost module; `None` where the call is part of something else."""
+        if not self._undo or _graph_task() != -1 or is_compiling() or getattr(module, "_is_replica", False):
+            return None
+        self._begin()
+        return self.enter(self._guarded(self._note_call, module, (*args, *kwargs.values())) or "forward")
+
+    def _note_call(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> str:
+        if isinstance(module, _Loss):
+            return "loss"
+        if not self._is_on_its_device:
+            self._measure_on_device_of((*module.parameters(), *tensors_in(inputs)))
+        if not torch.is_grad_enabled():
+            self._samples.inferred()
+            return "inference"
+        count = self._samples.trained(module, inputs, in_closure=self.thread.steps > 0)
+        if count is not None:
+            if self._steps.batch_began():
+                self.monitor.step(self._steps.count)
+            self.monitor.record_samples(count)
+        return "forward"
+
+    def note_fetching(self) -> None:
+        """Notes that a batch is asked for, so that the one before it has been used, if compiled code does so."""
+        if self._steps.unseen:
+            self._guarded(self._note_unseen_batch)
+
+    def _note_unseen_batch(self) -> None:
+        count = self._samples.used_unseen()
+        if count is not None:
+            self.monitor.record_samples(count)
+            if self._steps.batch_ended():
+                self.monitor.step(self._steps.count)
+
+    def note_fetched(self, loader: object, batch: object) -> None:
+        """Notes what a loader gave."""
+        self._guarded(self._samples.fetched, loader, batch)
+
+    def note_end(self, loader: object) -> None:
+        """Notes that a loader has no more."""
+        self._guarded(self._samples.ended, loader)
+
+    def note_unseen_optimizer(self) -> None:
+        """Notes that an optimizer steps where it cannot be counted."""
+        self._steps.unseen = True
+
+    def enter_step(self) -> None:
+        """Opens the phase of an optimizer's step, unless the step is part of a backward or of another step."""
+        if _graph_task() != -1:
+            self.note_unseen_optimizer()
+            return
+        thread = self.thread
+        if thread.steps:
+            self._forget_steps_that_raised(beginning=1)
+        if not thread.steps:
+            thread.step = self.enter("optimizer")
+        thread.steps += 1
+
+    def leave_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Closes it, and notes a step of the training if it was one."""
+        thread = self.thread
+        if _graph_task() != -1 or not thread.steps:
+            return
+        if thread.steps > 1:
+            self._forget_steps_that_raised()
+        thread.steps -= 1
+        if not thread.steps:
+            self.leave(thread.step)
+            self._guarded(self._note_step, optimizer)
+
+    def _note_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._steps.stepped(optimizer):
+            return
+        if not self._is_on_its_device:
+            self._measure_on_device_of(tensor for group in optimizer.param_groups for tensor in group["params"])
+            self._is_on_its_device = True
+        self.monitor.record_samples(self._samples.stepped() or 0)
+        self.monitor.step(self._steps.count)
+
+    def _forget_steps_that_raised(self, beginning: int = 0) -> None:
+        """Closes the phase of steps that are not on the stack any more: their hooks do not hear of an error."""
+        thread = self.thread
+        thread.steps = min(thread.steps, _steps_on_the_stack() - beginning)
+        if not thread.steps:
+            thread.step.__exit__(*_STEP_RAISED)
+
+    def _measure_on_device_of(self, tensors: Iterable[torch.Tensor]) -> None:
+        accelerator = accelerator_of(tensors)
+        if accelerator is not None:
+            self.monitor._measure_on(accelerator)
+            self._is_on_its_device = True
+
+    def _guarded(self, note: Callable[..., T], *args: object) -> T | None:
+        """Calls what notes something; an error in it is ours, so it ends the profiling and not the training."""
+        try:
+            return note(*args) if self.error is None else None
+        except Exception as error:
+            self.error = error
+            return None
+
+
+_STEP_RAISED = (RuntimeError, RuntimeError(), None)
+_STEP_CODE = Optimizer.profile_hook_step(len).__code__
+"""The function that torch puts around each class's `step`, which calls the hooks."""
+
+
+def _steps_on_the_stack() -> int:
+    frame: FrameType | None = sys._getframe()
+    found = 0
+    while frame is not None:
+        found += frame.f_code is _STEP_CODE
+        frame = frame.f_back
+    return found
+
+
+def hide_frames(error: BaseException) -> None:
+    """Takes the package's own frames out of a traceback; where it is raised again by `raise`, it stays so.
+
+    Python 3.10 puts the frame that raises it again back.
+    """
+    error.__traceback__ = _without_ours(error.__traceback__)
+    shown = error.__traceback__
+    while shown is not None:
+        shown.tb_next = _without_ours(shown.tb_next)
+        shown = shown.tb_next
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("mlvbench."):
+        traceback = traceback.tb_next
+    return traceback
+
+
+# The stand-ins
+
+
+def _fetch(original: Callable[..., Any], profile: Profile) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fetch(self: Any) -> Any:
+        profile.note_fetching()
+        phase = profile.enter("data")
+        try:
+            batch = original(self)
+            profile.leave(phase)
+        except BaseException as error:
+            profile.fail(phase, error)
+            if isinstance(error, StopIteration):
+                profile.note_end(self)
+            raise
+        profile.note_fetched(self, batch)
+        return batch
+
+    return fetch
+
+
+def _call_module(original: Callable[..., Any], profile: Profile) -> Callable[..., Any]:
+    thread = profile.thread
+
+    @functools.wraps(original)
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or thread.in_module:
+            return original(self, *args, **kwargs)
+        phase = None
+        try:
+            thread.in_module = True
+            phase = profile.enter_module(self, args, kwargs)
+            result = original(self, *args, **kwargs)
+            profile.leave(phase)
+        except BaseException as error:
+            profile.fail(phase, error)
+            raise
+        finally:
+            thread.in_module = False
+        return result
+
+    return call
+
+
+def _call_as(name: str) -> Callable[[Callable[..., Any], Profile], Callable[..., Any]]:
+    """Makes the stand-ins of a function each of whose calls is the phase `name`, but in compiled code and backwards."""
+
+    def stand_in(original: Callable[..., Any], profile: Profile) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or _graph_task() != -1:
+                return original(*args, **kwargs)
+            phase = None
+            try:
+                phase = profile.enter(name)
+                result = original(*args, **kwargs)
+                profile.leave(phase)
+            except BaseException as error:
+                profile.fail(phase, error)
+                raise
+            return result
+
+        return call
+
+    return stand_in
+
+
+class Seam(NamedTuple):
+    """An attribute of torch whose calls are a phase.
+
+    Attributes:
+        owner: What has the attribute.
+        attribute: Its name.
+        phase: The phase, in words.
+        stand_in: Makes what is put there, of what is there and a profile.
+    """
+
+    owner: Any
+    attribute: str
+    phase: str
+    stand_in: Callable[[Callable[..., Any], Profile], Callable[..., Any]]
+
+
+SEAMS = (
+    # Not DataLoader.__iter__: other loaders (torchdata's) have their own, and the iterator's type must stay.
+    Seam(dataloader._BaseDataLoaderIter, "__next__", "data", _fetch),
+    # Starting workers, and the first batches asked of workers that go on, is waiting for data too.
+    Seam(dataloader._MultiProcessingDataLoaderIter, "__init__", "data", _call_as("data")),
+    Seam(dataloader._MultiProcessingDataLoaderIter, "_reset", "data", _call_as("data")),
+    # Half of what torch's global forward hooks cost, which would also be called for each inner module.
+    Seam(torch.nn.Module, "__call__", "forward (with gradients), inference (without) or loss", _call_module),
+    # Tensor.backward calls it.
+    Seam(torch.autograd, "backward", "backward", _call_as("backward")),
+)
+"""The seams that are attributes. An optimizer's subclasses override `step`, so there torch's own hooks are used."""
+
+
+def _put(seam: Seam, profile: Profile) -> Callable[[], None]:
+    original = getattr(seam.owner, seam.attribute)
+    stand_in = seam.stand_in(original, profile)
+    _let_dynamo_past([stand_in])
+    inherited = seam.attribute not in vars(seam.owner)
+    setattr(seam.owner, seam.attribute, stand_in)
+
+    def restore() -> None:
+        # What another library has put there since is theirs, and calls ours.
+        if vars(seam.owner).get(seam.attribute) is not stand_in:
+            return
+        if inherited:
+            delattr(seam.owner, seam.attribute)
+        else:
+            setattr(seam.owner, seam.attribute, original)
+
+    return restore
+
+
+def _hook_optimizers(profile: Profile) -> Callable[[], None]:
+    """Makes each optimizer's step a phase."""
+
+    def note_unseen() -> None:
+        profile.note_unseen_optimizer()
+
+    run_while_tracing(note_unseen)
+
+    def begins(*_: Any) -> None:
+        if is_dynamo_compiling():
+            note_unseen()
+        else:
+            profile.enter_step()
+
+    def ends(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not is_dynamo_compiling():
+            profile.leave_step(optimizer)
+
+    handles = (register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends))
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
+
+
+def _let_dynamo_past(functions: Iterable[Any]) -> None:
+    """Makes Dynamo leave the frames of functions alone, and still compile what they call.
+
+    All modules share the one stand-in of `__call__`: compiled, its graphs would soon exceed the recompile limit of a
+    function. And what the stand-ins call would be compiled where a graph of the script's ends before it. This is what
+    `torch._dynamo.decorators.skip` does, without importing all of Dynamo.
+    """
+    frames = torch._C._dynamo.eval_frame
+    for function in functions:
+        if hasattr(frames, "set_code_exec_strategy"):
+            strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+            frames.set_code_exec_strategy(function.__code__, strategy)
+        elif hasattr(frames, "skip_code"):
+            frames.skip_code(function.__code__)
+
+
+def _functions_of(module: ModuleType) -> Iterator[Any]:
+    """The functions and methods that a module defines."""
+    for value in vars(module).values():
+        if getattr(value, "__module__", None) == module.__name__:
+            yield from filter(inspect.isfunction, vars(value).values() if isinstance(value, type) else [value])

@@ -1,0 +1,238 @@
+"""How far the training is, told from what passes PyTorch's seams: samples trained on, and steps.
+
+The script says neither. So a batch counts when the model is trained on it, and a step is one of the optimizer that
+leads the loop; both by rules that validation, a second network and closures must not mislead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_FETCHED_AHEAD = 1024
+"""Batches remembered for each loader: far more than any trainer fetches ahead, and no leak where none is trained on."""
+
+_IN_A_ROW = 10
+"""Steps that an optimizer takes while the leading one takes none, before it leads: more than a GAN's critic takes."""
+
+_BATCHES_WITHOUT_OPTIMIZER = 256
+"""Batches without a step of any optimizer before each is taken for a step: more than gradients are accumulated for."""
+
+
+class Samples:
+    """Counts the samples that the model is trained on.
+
+    A batch counts once, with the length of its first tensor's first dimension, when a model is called with gradients
+    after the batch was fetched. So the second network of a GAN and the further evaluations of a closure add nothing.
+    A trainer may fetch ahead; batches are used in the order of fetching. What inference alone has used, and is
+    followed by another fetch, was for validation. Without a loader the input of the first model counts.
+    """
+
+    def __init__(self) -> None:
+        self._loaders: weakref.WeakKeyDictionary[Any, _Fetched] = weakref.WeakKeyDictionary()
+        self._fetched: _Fetched | None = None
+        self._trains_from_loader = False
+        self._model: weakref.ref[Any] | None = None
+        self._last_input: weakref.ref[Tensor] | None = None
+        self._counted_in_step = False
+
+    def used_unseen(self) -> int | None:
+        """Takes a batch that was fetched and that no module was called with: what is compiled has used it.
+
+        Returns:
+            Its samples; `None` where there is no such batch.
+        """
+        if self._fetched is None or not self._fetched.lengths:
+            return None
+        self._counted_in_step = True
+        return self._fetched.take() or 0
+
+    def fetched(self, loader: Any, batch: Any) -> None:
+        """Notes a batch that a loader's iterator gave. Only its length is kept."""
+        found = self._loaders.get(loader)
+        if found is None:
+            self._loaders[loader] = found = _Fetched()
+        self._fetched = found
+        found.add(length(batch))
+
+    def ended(self, loader: Any) -> None:
+        """Notes that a loader's iterator has no more batches."""
+        found = self._loaders.get(loader)
+        if found is not None:
+            found.drop_inferred()
+
+    def began(self, loader: Any) -> None:
+        """Notes that a loader's iterator starts again: what was fetched from it before is not going to be used."""
+        self._loaders.pop(loader, None)
+
+    def inferred(self) -> None:
+        """Notes that a model was called without gradients."""
+        if self._fetched is not None:
+            self._fetched.mark_inferred()
+
+    def trained(self, model: Any, inputs: Iterable[Any], in_closure: bool) -> int | None:
+        """Notes that a model was called with gradients.
+
+        Args:
+            model: The module.
+            inputs: What it was called with.
+            in_closure: Whether an optimizer's step called it.
+
+        Returns:
+            The samples to count, if this is a new batch; else `None`.
+        """
+        if self._fetched is not None and self._fetched.lengths:
+            self._trains_from_loader = self._counted_in_step = True
+            fetched = self._fetched.take()
+            return fetched if fetched is not None else (length(inputs) or 0)
+        if self._trains_from_loader or (in_closure and self._counted_in_step):
+            return None
+        return self._input(model, inputs)
+
+    def _input(self, model: Any, inputs: Iterable[Any]) -> int | None:
+        """The length of an input that no loader gave, if it is the first model's and a new one."""
+        leading = None if self._model is None else self._model()
+        if leading is None:
+            self._model = weakref.ref(model)
+        elif leading is not model:
+            return None
+        tensor = next(tensors_in(inputs), None)
+        if tensor is None or (self._last_input is not None and self._last_input() is tensor):
+            return None
+        self._last_input = weakref.ref(tensor)
+        self._counted_in_step = True
+        return tensor.shape[0]
+
+    def stepped(self) -> int | None:
+        """Notes that a step of the training is complete.
+
+        Returns:
+            The samples of a batch that it was taken with, where no module was seen to be called with that.
+        """
+        unseen = None
+        if not self._counted_in_step:
+            unseen = self.used_unseen()
+            # The model that was called first is not called any more: another is being trained.
+            self._model = None
+        self._counted_in_step = False
+        self._last_input = None
+        return unseen
+
+
+class _Fetched:
+    """Lengths of the batches that one pass over a loader gave and that no model was trained on yet, oldest first."""
+
+    def __init__(self) -> None:
+        self.lengths: deque[int | None] = deque(maxlen=_FETCHED_AHEAD)
+        self._inferred = 0
+
+    def add(self, length: int | None) -> None:
+        self.drop_inferred()
+        self.lengths.append(length)
+
+    def take(self) -> int | None:
+        self._inferred = max(0, self._inferred - 1)
+        return self.lengths.popleft()
+
+    def mark_inferred(self) -> None:
+        self._inferred = min(len(self.lengths), self._inferred + 1)
+
+    def drop_inferred(self) -> None:
+        for _ in range(self._inferred):
+            self.lengths.popleft()
+        self._inferred = 0
+
+
+def length(batch: Any) -> int | None:
+    """The length of the first dimension of the first tensor in a batch; `None` if there is no such tensor."""
+    tensor = next(tensors_in(batch), None)
+    return None if tensor is None else tensor.shape[0]
+
+
+def tensors_in(batch: Any, depth: int = 4) -> Iterator[Tensor]:
+    """The tensors in a batch that have a dimension, in order, also in lists, dicts and dataclasses inside it."""
+    if isinstance(batch, Tensor):
+        if batch.ndim and type(batch.shape[0]) is int:
+            yield batch
+    elif depth:
+        for item in _items(batch):
+            yield from tensors_in(item, depth - 1)
+
+
+def _items(batch: Any) -> Iterable[Any]:
+    if isinstance(batch, Mapping):
+        return batch.values()
+    if isinstance(batch, (list, tuple)):
+        return batch
+    if dataclasses.is_dataclass(batch):
+        return [getattr(batch, field.name, None) for field in dataclasses.fields(batch)]
+    return ()
+
+
+class Steps:
+    """Counts the steps of the training: those of the optimizer that leads.
+
+    It is the first that steps. It hands over to one that steps many times in a row without it, and then the count
+    catches up: a script may train twice. Where no optimizer can be seen to step, each training batch is a step.
+
+    Attributes:
+        count: Steps so far.
+        unseen: Whether an optimizer is known to step where it cannot be counted: compiled, or in a backward.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.unseen = False
+        self._leading: weakref.ref[Any] | None = None
+        self._others: dict[int, int] = {}
+        self._longest = 0
+        self._batches = 0
+
+    def stepped(self, optimizer: Any) -> bool:
+        """Notes a step of an optimizer, and says whether it is a step of the training."""
+        leading = None if self._leading is None else self._leading()
+        if leading is optimizer:
+            self._longest = max(self._longest, *self._others.values(), 0)
+        elif leading is not None:
+            steps = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
+            if steps <= max(_IN_A_ROW, 2 * self._longest):
+                return False
+            self.count += steps - 1
+        if leading is not optimizer:
+            self._leading = weakref.ref(optimizer)
+        self._others.clear()
+        self.count += 1
+        return True
+
+    def batch_began(self) -> bool:
+        """Notes that a model is called with a new training batch, and says whether the one before it was a step."""
+        complete = self._batches
+        self._batches += 1
+        if not self._batches_lead(complete):
+            return False
+        self.count = complete
+        return True
+
+    def batch_ended(self) -> bool:
+        """Notes that a training batch has been used that was not seen to begin, and says whether it was a step."""
+        self._batches += 1
+        if not self._batches_lead(self._batches):
+            return False
+        self.count = self._batches
+        return True
+
+    def _batches_lead(self, complete: int) -> bool:
+        return self._leading is None and complete > 0 and (self.unseen or complete >= _BATCHES_WITHOUT_OPTIMIZER)
+
+    def ended(self) -> None:
+        """Notes that nothing follows: if no optimizer was seen, the batches so far are the steps."""
+        if self._leading is None:
+            self.count = self._batches

@@ -1,0 +1,322 @@
+"""What each Python process of a profiled run does beside its own work.
+
+When it imports torch, it installs the seams; it appends its records to a file of its own, and one process of the run
+prints a line for each, and the report. Nothing here is imported by a process that is not part of a run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+    from mlvbench.autoprofile import Profile
+    from mlvbench.records import Record, RunFile
+
+_DIRECTORY = "MLVBENCH_RUN_DIR"
+_SETTINGS = "MLVBENCH_SETTINGS"
+_PREFIX = "MLVBENCH_PREFIX"
+_PROCESS = "MLVBENCH_PROCESS"
+_REPORTER = "MLVBENCH_REPORTER"
+
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
+"""Where launchers tell a process its rank, the most telling first. Lightning's tells only the last."""
+
+
+class PhaseTarget(NamedTuple):
+    """A phase of the user's: `path` is an attribute of `module`, like `Class.method`."""
+
+    name: str
+    module: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.module}:{self.path}"
+
+
+class Settings(NamedTuple):
+    """What `mlvbench run` was asked for, as every process of the run gets it in its environment.
+
+    Attributes:
+        directory: Where the records go, as an absolute path.
+        shown: The same as the user would type it.
+        every: Steps between two records.
+        quiet: Whether no line and no report is printed.
+        phases: Further phases.
+        command: What was run.
+        prefix: The `sys.prefix` of the Python that has this package.
+        process: The id of the process that was `mlvbench run`, and is the command now.
+        started: When, in ISO 8601.
+    """
+
+    directory: str
+    shown: str
+    every: int
+    quiet: bool
+    phases: list[PhaseTarget]
+    command: list[str]
+    prefix: str
+    process: int
+    started: str
+
+    def environment(self) -> dict[str, str]:
+        """The variables that carry the settings; what `bootstrap` reads has names of its own."""
+        return {
+            _DIRECTORY: self.directory,
+            _PREFIX: self.prefix,
+            _PROCESS: str(self.process),
+            _SETTINGS: json.dumps(self._asdict()),
+        }
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Settings:
+        """Reads them back."""
+        settings = json.loads(environment[_SETTINGS])
+        return cls(**{**settings, "phases": [PhaseTarget(*phase) for phase in settings["phases"]]})
+
+
+def attach() -> None:
+    """Attaches the profiler to this process: to torch, when it is imported, and to the process's end."""
+    _Process(Settings.of(os.environ)).attach()
+
+
+class _Process:
+    """One process of a run.
+
+    Attributes:
+        profile: What measures, once torch is imported.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.profile: Profile | None = None
+        self._settings = settings
+        self._is_first = os.getpid() == settings.process
+        # The first process of the run, if it is a Python, has told the others that it will report.
+        self._reports = self._is_first or _REPORTER not in os.environ
+        self._waiting = set(settings.phases)
+        self._file: RunFile | None = None
+        self._has_failed = False
+        self._last_step: float | None = None
+
+    def attach(self) -> None:
+        """Waits for torch, for the modules with further phases, and for the end."""
+        import wrapt
+
+        if self._reports:
+            os.environ[_REPORTER] = str(os.getpid())
+            atexit.register(self._report)
+        os.register_at_fork(after_in_child=self._forget)
+        wrapt.register_post_import_hook(_never_raising(self._install), "torch")
+        for module in {phase.module for phase in self._waiting} - {"__main__"}:
+            wrapt.register_post_import_hook(_never_raising(self._add_phases), module)
+
+    def _install(self, _: ModuleType) -> None:
+        from mlvbench.autoprofile import Profile
+
+        self.profile = Profile(self._settings.every, when_begun=self._begin)
+        self.profile.install()
+        self.profile.monitor.subscribe(self._record)
+        for module in {phase.module for phase in self._waiting}:
+            if module != "__main__" and module in sys.modules:
+                self._add_phases(sys.modules[module])
+
+    def _add_phases(self, module: ModuleType) -> None:
+        if self.profile is None:
+            if "torch" in sys.modules:
+                return  # It is being imported, and has imported this module.
+            # Now, since the script may be about to take a function out of the module.
+            importlib.import_module("torch")
+        assert self.profile is not None
+        for phase in [phase for phase in self._waiting if sys.modules.get(phase.module) is module]:
+            self._waiting.discard(phase)
+            try:
+                self.profile.monitor.instrument(module, {phase.name: phase.path})
+            except (AttributeError, TypeError) as error:
+                if _rank() == 0:
+                    _say(f"--phase {phase}: {error}")
+
+    def _begin(self) -> None:
+        """Does what had to wait for the training: what the script itself defines is there only now."""
+        self._add_phases(sys.modules["__main__"])
+        atexit.register(self._finish)
+        # A child of multiprocessing's does not come to what atexit has.
+        if util := sys.modules.get("multiprocessing.util"):
+            util.Finalize(None, self._finish, exitpriority=0)
+
+    def _forget(self) -> None:
+        """Leaves to the parent what is the parent's."""
+        self._file = None
+        self._is_first = self._reports = False
+        if self.profile is not None:
+            self.profile.forget()
+
+    def _finish(self) -> None:
+        if self.profile is not None:
+            self.profile.finish()
+
+    def _record(self, record: Record) -> None:
+        if not self._has_failed:
+            try:
+                self._write(record)
+            except (OSError, ValueError) as error:
+                self._has_failed = True
+                _say(f"no more records are written: {error}; the training goes on")
+        # At the end there may be one without a step, of what came after the last.
+        if _rank() == 0 and not self._settings.quiet and record["step"] != self._last_step:
+            _say(_line(record))
+        self._last_step = record["step"]
+
+    def _write(self, record: Record) -> None:
+        from mlvbench.records import RunFile, describe_run
+
+        if self._file is None:
+            directory = Path(self._settings.directory)
+            restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            self._file = RunFile(directory, str(_rank()) if restarts == "0" else f"{_rank()}.restart{restarts}")
+            describe_run(directory, self._description())
+        self._file.append(record)
+
+    def _description(self) -> dict[str, object]:
+        from importlib.metadata import version
+
+        assert self.profile is not None
+        return {
+            "command": self._settings.command,
+            "record_every_n_steps": self._settings.every,
+            "timing": "synchronize",
+            "device": str(self.profile.monitor.device),
+            "started": self._settings.started,
+            "mlvbench": version("mlvbench"),
+            "torch": sys.modules["torch"].__version__,
+        }
+
+    def _report(self) -> None:
+        """Says, when the run is at its end, what it was."""
+        if not self._reports or _rank() != 0:
+            return
+        self._finish()
+        self._say_what_happened()
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            # Python notes that Ctrl-C ends it, to end by that signal, and forgets it where code in a string is run,
+            # as making a dataclass does.
+            with contextlib.suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
+
+    def _say_what_happened(self) -> None:
+        if self.profile is not None and self.profile.error is not None:
+            _say(f"profiling ended at an error of its own: {self.profile.error!r}; please report it")
+        if self._has_records():
+            # What another process recorded is shown by one that trains, or that started those which do.
+            if self._is_first or self.profile is not None:
+                self._show()
+        elif self._is_first:
+            _say(self._why_nothing())
+            with contextlib.suppress(OSError):
+                Path(self._settings.directory).rmdir()
+
+    def _has_records(self) -> bool:
+        from mlvbench.records import holds_records
+
+        return holds_records(Path(self._settings.directory))
+
+    def _show(self) -> None:
+        from mlvbench import report
+        from mlvbench.records import read_run
+
+        run = read_run(self._settings.directory)
+        keys = {
+            key for processes in run.ranks.values() for records in processes for record in records for key in record
+        }
+        for name in {phase.name: None for phase in self._settings.phases if f"t_{phase.name}" not in keys}:
+            _say(f"phase {name!r} was never entered: {self._why_not(name)}")
+        if not keys & {"t_backward", "t_optimizer"}:
+            _say("no training step was seen: neither a backward nor an optimizer's step")
+        # As it was typed, unless the script has gone to another folder.
+        shown = (
+            self._settings.shown
+            if os.path.abspath(self._settings.shown) == self._settings.directory
+            else self._settings.directory
+        )
+        if self._settings.quiet:
+            _say(f"mlvbench report {shlex.quote(str(shown))}")
+        else:
+            report.show(shown)
+
+    def _why_not(self, name: str) -> str:
+        reasons = [
+            f"{phase.module} was never imported" if phase in self._waiting else f"nothing called {phase.path}"
+            for phase in self._settings.phases
+            if phase.name == name
+        ]
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _why_nothing(self) -> str:
+        if self.profile is not None:
+            what = "torch was imported, and none of its seams was reached: no loader, module, backward or optimizer"
+        else:
+            what = "this process did not import torch"
+        return (
+            f"nothing was recorded: {what}. What `python -I`, `-E` or `-S` runs, or another Python than that of "
+            f"{self._settings.prefix}, cannot be seen"
+        )
+
+
+def _never_raising(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    """Keeps an error of ours out of the script's import."""
+
+    def guarded(module: ModuleType) -> None:
+        try:
+            hook(module)
+        except Exception as error:
+            _say(f"not profiled: {error!r}; please report it")
+
+    return guarded
+
+
+def _rank() -> int:
+    """The rank of this process among those that train together."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    told = next((os.environ[name] for name in _RANKS if name in os.environ), "0")
+    return int(told) if told.isdecimal() else 0
+
+
+def _line(record: Record) -> str:
+    """A snapshot in a line: the step, the throughput, the two phases that take most, the memory."""
+    from mlvbench.records import Run
+    from mlvbench.report.summary import summarize
+
+    summary = summarize(Run(Path(), {0: [[record]]}, {}, 0))
+    largest = sorted(summary.phases, key=lambda phase: -phase.self_seconds)[:2]
+    parts = [
+        f"step {record['step']:,}",
+        f"{summary.samples_per_wall:,.0f} samples/s",
+        *(f"{'/'.join(phase.path)} {summary.share(phase.self_seconds):.0%}" for phase in largest),
+        *([f"{record['gpu_mem_peak_gb']:.1f} GB"] if record["gpu_mem_peak_gb"] else []),
+    ]
+    return "  ".join(parts)
+
+
+def _say(text: str) -> None:
+    """Prints a line to stderr, above the bars of tqdm's where there are any. Where it cannot, it does nothing."""
+    line = f"mlvbench: {text}\n"
+    try:
+        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        if tqdm is not None and getattr(tqdm, "_instances", None):
+            tqdm.write(line, file=sys.stderr, end="")
+        else:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    except Exception:
+        return

@@ -1,0 +1,88 @@
+"""How long `mlvbench report` takes to start, and to read a long run: `python tests/performance/reading.py`.
+
+It prints both beside their targets and does not judge: a busy machine misses a target and breaks nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+from mlvbench.records import describe_run, make_record
+
+PHASES = ("data", "forward", "forward/blocks", "forward/head", "loss", "backward", "optimizer")
+STARTS = 7
+
+
+def write_run(directory: Path, files: int, records: int) -> int:
+    """Writes a run as so many ranks would, and returns its bytes."""
+    describe_run(directory, {"command": ["train.py"], "record_every_n_steps": 50, "device": "cuda:0"})
+    lines = [json.dumps(record(50 * number)) for number in range(1, records + 1)]
+    content = "".join(f"{line}\n" for line in lines)
+    for rank in range(files):
+        (directory / f"{rank}.jsonl").write_text(content)
+    return files * len(content)
+
+
+def record(step: int) -> dict[str, float]:
+    """Returns a record of 7 places of phases, in as many digits as real ones have."""
+    seconds = {name: (index + 1) / 7 + step / 1e7 for index, name in enumerate(PHASES)}
+    accounted = sum(seconds[name] for name in PHASES if "/" not in name)
+    return make_record(step, seconds, samples=3200, accounted=accounted, wall=accounted * 1.1, memory=(1.25, 2.5))
+
+
+def timed(*arguments: str | Path) -> float:
+    """Runs Python in a new process and returns its seconds."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def starting(directory: Path) -> tuple[float, float]:
+    """Returns the median seconds of a report on a short run, and of an interpreter that does nothing."""
+    write_run(directory, files=1, records=10)
+    turns = [(timed("-m", "mlvbench", "report", directory), timed("-c", "")) for _ in range(STARTS)]
+    report, bare = zip(*turns, strict=True)
+    return median(report), median(bare)
+
+
+def positive(text: str) -> int:
+    """Reads a positive integer of the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text}")
+    return value
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description="How long `mlvbench report` takes.")
+    parser.add_argument("--files", type=positive, default=1000, help="files of the long run, one a rank")
+    parser.add_argument("--records", type=positive, default=1000, help="records of each")
+    options = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as folder:
+        report, bare = starting(Path(folder, "short"))
+        size = write_run(Path(folder, "long"), options.files, options.records)
+        reading = timed("-m", "mlvbench", "report", Path(folder, "long"))
+    # Of all the processes that ended the largest, which is the last one; kilobytes, or bytes on a Mac.
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    parts = [name for name in ("rich", "msgspec") if find_spec(name)]
+    print(f"{'mlvbench report':<44}{'target':>9}{'measured':>10}")
+    print(f"{'starts, on a run of 10 records':<44}{'0.30 s':>9}{report:>8.2f} s")
+    print(f"{'of which the bare interpreter':<44}{'':>9}{bare:>8.2f} s")
+    print(f"{f'{options.files:,} files of {options.records:,} records':<44}{'10.00 s':>9}{reading:>8.2f} s")
+    size_read, memory_used = f"{size / 1e6:,.0f} MB", f"{memory / 1e6:,.0f} MB"
+    print(f"\nThey have {size_read}; memory rose to {memory_used}. With {' and '.join(parts) or 'neither extra'}.")
+
+
+if __name__ == "__main__":
+    main()

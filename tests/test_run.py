@@ -1,0 +1,436 @@
+"""`mlvbench run`, from outside: the script does what it does bare, and its records and the report are there."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlvbench.records import read_run
+
+TRAIN = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+
+class Net(nn.Sequential):
+    def encode(self, x):
+        return super().forward(x)
+    def forward(self, x):
+        return self.encode(x)
+
+def train(steps, workers=0):
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(60, 8), torch.randint(3, (60,)))
+    loader = DataLoader(data, 16, shuffle=True, num_workers=workers)
+    model = Net(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    done = 0
+    while done < steps:
+        for image, label in loader:
+            loss = nn.functional.cross_entropy(model(image), label)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+    return loss.item().hex()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a script that trains."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in [name for name in os.environ if name.startswith("MLVBENCH_") or name in ("RANK", "LOCAL_RANK")]:
+        monkeypatch.delenv(name)
+    Path("train.py").write_text(TRAIN + "if __name__ == '__main__':\n    print(train(*map(int, sys.argv[1:])))\n")
+    return tmp_path
+
+
+def bare(*command, **options):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, **options)
+
+
+def profiled(*command, **options):
+    return bare("-m", "mlvbench", "run", *command, **options)
+
+
+def starts(*command, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "mlvbench", "run", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        **options,
+    )  # fmt: skip
+
+
+def theirs(run):
+    """What a run left, but for our lines."""
+    lines = run.stderr.splitlines(keepends=True)
+    return run.returncode, run.stdout, "".join(line for line in lines if not line.startswith("mlvbench: "))
+
+
+def the_run(folder):
+    [run] = (path for path in Path(folder, "mlvbench-runs").iterdir() if path.is_dir())
+    return run
+
+
+def wait_for(condition, process, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# The script does not notice
+
+SEES = """
+import atexit, json, os, sys
+import __main__
+atexit.register(print, "at exit")
+sys.stdout.write(json.dumps({
+    "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path, "cwd": os.getcwd(),
+    "package": __package__, "spec": getattr(__spec__, "name", None), "main": sorted(vars(__main__)),
+    "flags": str(sys.flags), "warnings": sys.warnoptions, "input": input(), "executable": sys.executable,
+}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sees.py", "--every", "3", "--quiet", "-m", "--", "a b"],
+        ["./package/sees.py"],
+        ["-m", "package.sees", "--output", "x"],
+        ["package"],
+    ],
+)
+def test_what_a_script_sees(folder, command):
+    for place in ("sees.py", "package/sees.py", "package/__main__.py"):
+        Path(place).parent.mkdir(exist_ok=True)
+        Path(place).write_text(SEES)
+    without = bare("-W", "once", *command, input="typed\n")
+    with_us = bare("-W", "once", "-m", "mlvbench", "run", *command, input="typed\n")
+    assert without.returncode == 0
+    assert theirs(with_us) == theirs(without)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('a text')",
+        "import os; os._exit(4)",
+        "def f():\n    raise ValueError('theirs')\nf()",
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nfinally:\n    print('finally')",
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('caught')",
+        "import signal; signal.raise_signal(signal.SIGTERM)",
+        "syntax error",
+    ],
+)
+def test_how_a_script_ends(folder, program):
+    Path("ends.py").write_text(program)
+    assert theirs(profiled("ends.py")) == theirs(bare("ends.py"))
+
+
+def test_processes_pickles_and_the_debugger(folder):
+    Path("more.py").write_text("""
+import multiprocessing, pickle, sys
+class Thing: pass
+def work(number): return number + 1
+if __name__ == "__main__":
+    print(type(pickle.loads(pickle.dumps(Thing()))) is Thing, pickle.dumps(Thing()))
+    for method in ("spawn", "fork"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(pool.map(work, [1]))
+    breakpoint()
+""")
+    typed = "p Thing.__module__\nwhere\nc\n"
+    without, with_us = bare("more.py", input=typed), profiled("more.py", input=typed)
+    assert "__main__" in without.stdout
+    assert theirs(with_us) == theirs(without)
+    debugger = ["-m", "pdb", "more.py"]
+    assert theirs(profiled(*debugger, input="n\nq\n")) == theirs(bare(*debugger, input="n\nq\n"))
+
+
+@pytest.mark.parametrize("hidden", ["SEEN = True", "raise ValueError('theirs')", "import nothing_here"])
+def test_the_sitecustomize_that_ours_hides_runs_too(folder, hidden):
+    Path("site").mkdir()
+    Path("site/sitecustomize.py").write_text(hidden)
+    Path("train.py").write_text("import sys; print(getattr(sys.modules.get('sitecustomize'), 'SEEN', None))")
+    environment = {**os.environ, "PYTHONPATH": str(folder / "site")}
+    without, with_us = bare("train.py", env=environment), profiled("train.py", env=environment)
+    assert theirs(with_us)[:2] == theirs(without)[:2]
+    assert ("theirs" in with_us.stderr) == ("theirs" in without.stderr)
+
+
+def test_a_module_of_the_scripts_own_stays_its_own(folder):
+    Path("queue.py").write_text("print('mine')")
+    Path("own.py").write_text("import queue")
+    assert theirs(profiled("own.py"))[0] == theirs(bare("own.py"))[0]
+
+
+# Records and report
+
+
+def test_a_run(folder):
+    run = profiled("--every", "10", "train.py", "25")
+    assert (run.returncode, run.stdout) == (0, bare("train.py", "25").stdout), "bit for bit"
+    directory = the_run(folder)
+    assert {path.name for path in directory.iterdir()} == {"0.jsonl", "run.json"}
+    assert (folder / "mlvbench-runs" / ".gitignore").read_text() == "*\n"
+    [records] = read_run(directory).ranks[0]
+    assert [record["step"] for record in records] == [10, 20, 28]
+    assert sum(record["samples"] for record in records) == 7 * 60
+    assert {"t_data", "t_forward", "t_backward", "t_optimizer"} <= records[0].keys()
+    lines = run.stderr.splitlines()
+    assert re.fullmatch(r"mlvbench: step 10  [\d,]+ samples/s  \w+ \d+%  \w+ \d+%", lines[0])
+    assert [line.split()[2] for line in lines[:3]] == ["10", "20", "28"]
+    assert "optimizer" in run.stderr
+    assert lines[-1] == f"mlvbench report {directory.relative_to(folder)}"
+    description = json.loads((directory / "run.json").read_text())
+    assert (description["command"], description["record_every_n_steps"]) == (["train.py", "25"], 10)
+    again = subprocess.run([sys.executable, *["-m", *lines[-1].split()]], capture_output=True, text=True, check=True)
+    assert again.stdout.strip() in run.stderr
+
+
+def test_quietly_into_a_directory_of_ones_own(folder):
+    run = profiled("--quiet", "--output", "a b", "train.py", "5", "2")
+    assert run.stderr == "mlvbench: mlvbench report 'a b'\n"
+    assert {path.name for path in Path("a b").iterdir()} == {"0.jsonl", "run.json"}, "data workers leave nothing"
+    assert not Path("mlvbench-runs").exists()
+    assert profiled("--output", "a b", "train.py", "5").returncode == 2, "nothing is mixed into it"
+
+
+def test_a_script_that_goes_elsewhere(folder):
+    Path("elsewhere.py").write_text(TRAIN + "import os\ntrain(3)\nos.mkdir('sub')\nos.chdir('sub')\n")
+    run = profiled("elsewhere.py")
+    assert run.stderr.splitlines()[-1] == f"mlvbench report {the_run(folder)}"
+
+
+LAYERS = """
+def helper():
+    return 1
+
+class Layer:
+    def call(self):
+        return helper()
+"""
+
+
+def test_phases_of_ones_own(folder):
+    Path("layers.py").write_text(LAYERS)
+    Path("mine.py").write_text(
+        "from layers import Layer\nimport layers\n" + TRAIN + "train(3)\nLayer().call()\nlayers.helper()\n"
+    )
+    options = [
+        "inner=layers:Layer.call", "helper=layers:helper", "encode=mine:Net.encode", "linear=torch.nn:Linear.forward",
+        "never=layers:Layer.__init_subclass__", "typo=layers:Layer.cal", "unused=wave:Wave_read.close",
+    ]  # fmt: skip
+    run = profiled("--every", "1", *(f"--phase={option}" for option in options), "mine.py")
+    assert run.returncode == 0
+    [records] = read_run(the_run(folder)).ranks[0]
+    keys = {key for record in records for key in record}
+    assert {"t_inner", "t_inner/helper", "t_helper", "t_forward/encode", "t_forward/encode/linear"} <= keys
+    said = [line for line in run.stderr.splitlines() if "typo" in line or "unused" in line or "never" in line]
+    assert said[0].startswith("mlvbench: --phase typo=layers:Layer.cal: ")
+    assert "did you mean 'call'?" in said[0]
+    assert "mlvbench: phase 'never' was never entered: nothing called Layer.__init_subclass__" in said
+    assert "mlvbench: phase 'unused' was never entered: wave was never imported" in said
+
+
+def test_a_script_that_never_trains(folder):
+    Path("idle.py").write_text("print('done')")
+    run = profiled("idle.py")
+    assert run.stdout == "done\n"
+    assert "nothing was recorded: this process did not import torch" in run.stderr
+    assert list(Path("mlvbench-runs").glob("*/")) == []
+    Path("infers.py").write_text("import torch\nwith torch.no_grad():\n    torch.nn.Linear(1, 1)(torch.ones(1, 1))\n")
+    run = profiled("infers.py")
+    assert "no training step was seen: neither a backward nor an optimizer's step" in run.stderr
+    assert "inference" in run.stderr
+
+
+def test_an_error_of_the_scripts(folder):
+    Path("fails.py").write_text(
+        TRAIN
+        + """
+train(4)
+class Fails(nn.Module):
+    def forward(self, x):
+        raise ValueError("theirs")
+nn.Sequential(Fails())(torch.ones(1))
+"""
+    )
+    with_us, without = profiled("--quiet", "fails.py"), bare("fails.py")
+    if sys.version_info >= (3, 11):
+        assert theirs(with_us) == theirs(without)
+    assert with_us.returncode == 1
+    assert read_run(the_run(folder)).ranks[0][0][-1]["step"] == 4
+
+
+def records_in(folder):
+    return sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("mlvbench-runs/*/*.jsonl"))
+
+
+def test_control_c_in_the_middle(folder):
+    Path("long.py").write_text(TRAIN + "try:\n    train(10**9)\nfinally:\n    print('finally')\n")
+    process = starts("--every", "10", "long.py")
+    wait_for(lambda: records_in(folder) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (-signal.SIGINT, "finally\n")
+    assert err.count("KeyboardInterrupt") == 1
+    assert err.splitlines()[-1] == f"mlvbench report {the_run(folder).relative_to(folder)}"
+
+
+def test_killed_in_the_middle(folder):
+    Path("long.py").write_text(TRAIN + "train(10**9)\n")
+    process = starts("--every", "1", "long.py")
+    wait_for(lambda: records_in(folder) >= 20, process)
+    process.kill()
+    process.communicate()
+    run = read_run(the_run(folder))
+    [records] = run.ranks[0]
+    assert [record["step"] for record in records] == list(range(1, len(records) + 1))
+    assert run.torn <= 1
+
+
+def test_a_full_disk_does_not_stop_the_training(folder):
+    Path("full.py").write_text(
+        TRAIN
+        + """
+import os, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+print(train(40))
+"""
+    )
+    run = profiled("--every", "1", "full.py")
+    assert run.stdout == bare("train.py", "40").stdout
+    assert run.stderr.count("no more records are written") == 1
+    [records] = read_run(the_run(folder)).ranks[0]
+    assert 1 < len(records) < 40
+
+
+def test_a_line_does_not_break_a_bar(folder):
+    Path("bars.py").write_text(
+        TRAIN
+        + """
+from tqdm import tqdm
+for _ in tqdm(range(3), file=sys.stderr, mininterval=0):
+    train(4)
+"""
+    )
+    run = profiled("--every", "4", "bars.py")
+    lines = re.split(r"[\r\n]", run.stderr)
+    assert [line.split()[2] for line in lines if line.startswith("mlvbench: step")] == ["4", "8", "12"]
+
+
+def test_two_runs_at_once_do_not_meet(folder):
+    both = [starts("--every", "5", "train.py", "10") for _ in range(2)]
+    for process in both:
+        process.communicate(timeout=100)
+    runs = [path for path in Path("mlvbench-runs").iterdir() if path.is_dir()]
+    assert [len(read_run(run).ranks[0][0]) for run in runs] == [3, 3]
+
+
+# Other processes
+
+
+def test_two_ranks_of_torchrun(folder):
+    Path("ddp.py").write_text(
+        TRAIN
+        + """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print(dist.get_rank(), train(8))
+dist.destroy_process_group()
+"""
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = profiled("--every", "4", "--", *launcher, "ddp.py")
+    assert run.returncode == 0, run.stderr
+    assert sorted(path.name for path in the_run(folder).iterdir()) == ["0.jsonl", "1.jsonl", "run.json"]
+    assert [len(files) for files in read_run(the_run(folder)).ranks.values()] == [1, 1]
+    assert run.stderr.count("mlvbench: step 4 ") == 1, "one rank prints"
+    assert run.stderr.count("mlvbench report ") == 1
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_children_that_train(folder, method):
+    Path("children.py").write_text(
+        TRAIN
+        + f"""
+import os, multiprocessing
+def child(rank):
+    os.environ["RANK"] = str(rank)
+    train(6)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    children = [context.Process(target=child, args=(rank,)) for rank in range(2)]
+    [process.start() for process in children]
+    [process.join() for process in children]
+"""
+    )
+    run = profiled("--every", "4", "children.py")
+    ranks = read_run(the_run(folder)).ranks
+    assert {rank: [record["step"] for record in files[0]] for rank, files in ranks.items()} == {0: [4, 8], 1: [4, 8]}
+    assert run.stderr.count("mlvbench report ") == 1
+
+
+def test_a_shell_script(folder):
+    Path("run.sh").write_text(f"{sys.executable} train.py 5 && {sys.executable} train.py 5\n")
+    run = profiled("--every", "4", "--", "sh", "run.sh")
+    assert run.returncode == 0
+    assert {path.name for path in the_run(folder).glob("*.jsonl")} == {"0.jsonl", "0.2.jsonl"}
+    assert run.stderr.splitlines()[-1].startswith("mlvbench report ")
+
+
+# Wrong commands
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["trian.py"], "no script 'trian.py'; did you mean 'train.py'?"),
+        (["sh", "run.sh"], "no script 'sh' in this folder; for the command of that name: mlvbench run -- sh …"),
+        (["sub"], "'sub' is a folder without a __main__.py, and not a script"),
+        (["-m", "no_such_package.main"], "no module named 'no_such_package.main'"),
+        (["--", "no-such-command"], "no command 'no-such-command' on the PATH"),
+        (["--", "python3", "-I", "train.py"], "python -I cannot be profiled: it ignores PYTHONPATH"),
+        (["--", "python3", "-W", "error", "-sE", "train.py"], "python -sE cannot be profiled"),
+        (["--phase", "x", "train.py"], "--phase must be NAME=package.module:Class.method, got 'x'"),
+        (["--phase", "a/b=c:d", "train.py"], "--phase must be NAME=package.module:Class.method, got 'a/b=c:d'"),
+        (["--phase", "x=no_such.module:f", "train.py"], "no module named 'no_such' where the script would find it"),
+        (["--output", "train.py", "train.py"], "--output must be a directory, and 'train.py' is a file"),
+        (["--output", "train.py/x", "train.py"], "cannot make the run's directory"),
+        (["--every", "0", "train.py"], "--every must be a positive integer, got '0'"),
+        ([], "no script given"),
+        (["tr\x1b[31m\nain.py"], r"no script 'tr\x1b[31m\nain.py'"),
+    ],
+)
+def test_a_wrong_command_is_one_clear_line_and_changes_nothing(folder, command, message):
+    Path("sub").mkdir()
+    before = sorted(path.name for path in folder.iterdir())
+    run = profiled(*command)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("mlvbench run: ")
+    assert message in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_another_python_is_said_to_be_another(folder):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "other"], check=True)
+    Path("hello.py").write_text("print('hello')")
+    run = profiled("--", "other/bin/python", "hello.py")
+    assert run.stdout == "hello\n"
+    assert "mlvbench: not profiled: it runs in" in run.stderr
