@@ -5,11 +5,13 @@ For code that has a function for each part of a step already. Run it from the ro
     python examples/decorated_functions.py
 """
 
+import sys
+
 import torch
-from digits import Batch, ViT, accuracy, make_loaders, print_table, probe_loss
+from digits import Batch, ViT, accuracy, make_loaders, probe_loss
 from torch import Tensor
 
-from mlvbench import ThroughputMonitor
+from mlvbench import ThroughputMonitor, report
 
 EPOCHS = 13
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,10 +69,9 @@ def main() -> None:
     if step % 50:
         monitor.snapshot(step)  # the steps since the last multiple of 50
 
-    print_table(monitor.records)
     print(f"test accuracy: {accuracy(model, test_loader)}")
     monitor.save("throughput.json")
-    print("The snapshots are in throughput.json.")
+    report.show("throughput.json", sys.stdout)  # what `mlvbench report throughput.json` prints
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""What the four examples share: the data set, a small vision transformer and the table of phases.
+"""What the examples share: the data set and a small vision transformer.
 
-Nothing here knows of a monitor; `print_table` reads nothing but the snapshots. Not an example itself: run
-`python examples/explicit_phases.py`, `decorated_functions.py`, `instrumented_model.py` or `mixed.py`.
-They need scikit-learn for the data: `pip install mlvbench[examples]`.
+Nothing here knows of a monitor. Not an example itself: run `python examples/explicit_phases.py`,
+`decorated_functions.py`, `instrumented_model.py` or `mixed.py`, or `mlvbench run examples/plain_script.py`.
+They need scikit-learn for the data, and rich for the table: `python -m pip install '.[examples]'`.
 """
-
-from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from sklearn.datasets import load_digits
@@ -14,7 +12,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 Batch = dict[str, Tensor]
-Tree = dict[tuple[str, ...], float]
 
 # Tensors this small gain little from more threads, and where other programs keep the cores busy, threads that
 # wait for each other make a step ten times as slow.
@@ -101,55 +98,3 @@ def accuracy(model: nn.Module, loader: DataLoader[Batch]) -> str:
         total += len(batch["label"])
     model.train()
     return ", ".join(f"{name} {count / total:.1%}" for name, count in right.items())
-
-
-def add_up(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums the additive fields of the snapshots: all but the step, the rate and the memory."""
-    totals: dict[str, float] = {"samples": 0, "wall_sec": 0}
-    for record in records:
-        for key, value in record.items():
-            if key in ("samples", "wall_sec") or key.startswith("t_"):
-                totals[key] = totals.get(key, 0) + value
-    return totals
-
-
-def phase_tree(totals: Mapping[str, float]) -> Tree:
-    """Returns seconds by path, where a path of length one is the phase outside of any other phase.
-
-    `t_features` has all the seconds of "features", and `t_train/features` those of them inside "train": what
-    was spent outside of every phase is the difference.
-    """
-    paths = {tuple(key[2:].split("/")): seconds for key, seconds in totals.items() if key.startswith("t_")}
-    tree = dict(paths)
-    for path, seconds in paths.items():
-        if len(path) > 1:
-            tree[path[-1:]] -= seconds
-    # What never ran at the top is left with nothing but a rounding error.
-    return {path: seconds for path, seconds in tree.items() if len(path) > 1 or seconds > 1e-9}
-
-
-def walk(tree: Tree, outer: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
-    """Yields the phases inside `outer`, each followed by those inside it: indented name and seconds."""
-    for path, seconds in tree.items():
-        if path[:-1] == outer:
-            yield "  " * len(outer) + path[-1], seconds
-            yield from walk(tree, path)
-
-
-def print_table(records: Sequence[Mapping[str, float]]) -> None:
-    """Prints where the time of a whole run went, from its snapshots.
-
-    The rows that are not indented, "other" among them, add up to the wall time; an indented row is part of
-    the one that it is beneath. "other" is the wall time that no phase covers.
-    """
-    totals = add_up(records)
-    tree = phase_tree(totals)
-    steps, wall = int(records[-1]["step"]), totals["wall_sec"]
-    accounted = sum(seconds for path, seconds in tree.items() if len(path) == 1)
-
-    print(f"\n{'phase':<20}{'seconds':>9}{'ms/step':>10}{'share':>9}")
-    for name, seconds in [*walk(tree), ("other", wall - accounted), ("wall time", wall)]:
-        print(f"{name:<20}{seconds:>9.3f}{1000 * seconds / steps:>10.3f}{seconds / wall:>9.1%}")
-    print(f"\n{totals['samples'] / accounted:,.0f} samples/s over the accounted time (what the phases cover)")
-    print(f"{totals['samples'] / wall:,.0f} samples/s over the wall time")
-    print(f"{steps} steps")

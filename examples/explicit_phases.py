@@ -5,10 +5,12 @@ The plainest way, for a training loop that is yours to edit. Run it from the roo
     python examples/explicit_phases.py
 """
 
-import torch
-from digits import ViT, accuracy, make_loaders, print_table, probe_loss
+import sys
 
-from mlvbench import ThroughputMonitor
+import torch
+from digits import ViT, accuracy, make_loaders, probe_loss
+
+from mlvbench import ThroughputMonitor, report
 
 EPOCHS = 13
 
@@ -43,10 +45,9 @@ def main() -> None:
     if step % 50:
         monitor.snapshot(step)  # the steps since the last multiple of 50
 
-    print_table(monitor.records)
     print(f"test accuracy: {accuracy(model, test_loader)}")
     monitor.save("throughput.json")
-    print("The snapshots are in throughput.json.")
+    report.show("throughput.json", sys.stdout)  # what `mlvbench report throughput.json` prints
 
 
 if __name__ == "__main__":

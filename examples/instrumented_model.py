@@ -5,12 +5,13 @@ For code that is not yours to edit. Run it from the root of the repository:
     python examples/instrumented_model.py
 """
 
+import sys
 from collections.abc import Callable, Iterable
 
 import torch
-from digits import Batch, ViT, accuracy, make_loaders, print_table, probe_loss
+from digits import Batch, ViT, accuracy, make_loaders, probe_loss
 
-from mlvbench import ThroughputMonitor
+from mlvbench import ThroughputMonitor, report
 
 EPOCHS = 13
 
@@ -75,11 +76,10 @@ def main() -> None:
     if steps % 50:
         monitor.snapshot(steps)  # the steps since the last multiple of 50
 
-    print_table(monitor.records)
     # The model is the plain one again, so that this pass is not timed.
     print(f"test accuracy: {accuracy(model, test_loader)}")
     monitor.save("throughput.json")
-    print("The snapshots are in throughput.json.")
+    report.show("throughput.json", sys.stdout)  # what `mlvbench report throughput.json` prints
 
 
 if __name__ == "__main__":

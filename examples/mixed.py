@@ -7,10 +7,12 @@ inside it and inside "validate". So a snapshot has `t_features`, all of its time
     python examples/mixed.py
 """
 
-import torch
-from digits import ViT, accuracy, make_loaders, print_table, probe_loss
+import sys
 
-from mlvbench import ThroughputMonitor
+import torch
+from digits import ViT, accuracy, make_loaders, probe_loss
+
+from mlvbench import ThroughputMonitor, report
 
 EPOCHS = 13
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,10 +53,9 @@ def main() -> None:
         if step % 50:
             monitor.snapshot(step)  # the steps since the last multiple of 50
 
-    print_table(monitor.records)
     print(f"test accuracy: {score}")
     monitor.save("throughput.json")
-    print("The snapshots are in throughput.json.")
+    report.show("throughput.json", sys.stdout)  # what `mlvbench report throughput.json` prints
 
 
 if __name__ == "__main__":

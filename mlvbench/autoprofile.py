@@ -12,6 +12,7 @@ import inspect
 import sys
 import threading
 import time
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -101,6 +102,9 @@ class Profile:
         self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock)
         self.thread = _Thread()
         self.error: Exception | None = None
+        self._counters = self.monitor._counters
+        self._phases = self._counters.phases
+        self._every = record_every_n_steps or 1
         self._clock = clock
         self._when_begun = when_begun
         self._undo: list[Callable[[], None]] = []
@@ -111,6 +115,7 @@ class Profile:
         self._steps = Steps()
         self._is_begun = False
         self._is_on_its_device = False
+        self._next_due = self._every
         self._last_left: float = 0
 
     def __enter__(self) -> ThroughputMonitor:
@@ -155,18 +160,18 @@ class Profile:
         """Opens a phase, which `leave` or `fail` closes; `None` where a stand-in is called that others have kept."""
         if not self._undo:
             return None
-        self._begin()
+        if not self._is_begun:
+            self._begin()
         if self.thread.steps:
             self._forget_steps_that_raised()
-        phase = self.monitor._phase(name)
+        phase = self._phases.get(name) or self.monitor._phase(name)
         phase.__enter__()
         return phase
 
     def _begin(self) -> None:
-        if not self._is_begun:
-            self._is_begun = True
-            self._guarded(self._when_begun)
-            self.monitor.reset()
+        self._is_begun = True
+        self._guarded(self._when_begun)
+        self.monitor.reset()
 
     def leave(self, phase: Phase | None) -> None:
         """Closes a phase that ended well."""
@@ -182,41 +187,54 @@ class Profile:
 
     def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Phase | None:
         """Opens the phase of an outermost module; `None` where the call is part of something else."""
-        if not self._undo or _graph_task() != -1 or is_compiling() or getattr(module, "_is_replica", False):
+        if not self._undo or _graph_task() != -1 or "_is_replica" in vars(module) or is_compiling():
             return None
-        self._begin()
-        return self.enter(self._guarded(self._note_call, module, (*args, *kwargs.values())) or "forward")
-
-    def _note_call(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> str:
+        if not self._is_begun:
+            self._begin()
         if isinstance(module, _Loss):
-            return "loss"
+            return self.enter("loss")
+        has_gradients = torch.is_grad_enabled()
+        if self.error is None:
+            try:
+                self._note_call(module, args, kwargs, has_gradients)
+            except Exception as error:
+                self.error = error
+        return self.enter("forward" if has_gradients else "inference")
+
+    def _note_call(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], has_gradients: bool
+    ) -> None:
+        inputs = (*args, *kwargs.values()) if kwargs else args
         if not self._is_on_its_device:
-            self._measure_on_device_of((*module.parameters(), *tensors_in(inputs)))
-        if not torch.is_grad_enabled():
+            self._measure_on_device_of(chain(islice(module.parameters(), 1), tensors_in(inputs)))
+        if not has_gradients:
             self._samples.inferred()
-            return "inference"
-        count = self._samples.trained(module, inputs, in_closure=self.thread.steps > 0)
-        if count is not None:
+            return
+        samples = self._samples.trained(module, inputs, in_closure=self.thread.steps > 0)
+        if samples is not None:
             if self._steps.batch_began():
-                self.monitor.step(self._steps.count)
-            self.monitor.record_samples(count)
-        return "forward"
+                self._register_step()
+            self._counters.add_samples(samples)
 
     def note_fetching(self) -> None:
-        """Notes that a batch is asked for, so that the one before it has been used, if compiled code does so."""
+        """Notes that a batch is asked for: where what is compiled trains, the one before it has been used."""
         if self._steps.unseen:
             self._guarded(self._note_unseen_batch)
 
     def _note_unseen_batch(self) -> None:
-        count = self._samples.used_unseen()
-        if count is not None:
-            self.monitor.record_samples(count)
+        samples = self._samples.used_unseen()
+        if samples is not None:
+            self._counters.add_samples(samples)
             if self._steps.batch_ended():
-                self.monitor.step(self._steps.count)
+                self._register_step()
 
     def note_fetched(self, loader: object, batch: object) -> None:
         """Notes what a loader gave."""
-        self._guarded(self._samples.fetched, loader, batch)
+        if self.error is None:
+            try:
+                self._samples.fetched(loader, batch)
+            except Exception as error:
+                self.error = error
 
     def note_end(self, loader: object) -> None:
         """Notes that a loader has no more."""
@@ -246,9 +264,14 @@ class Profile:
         if thread.steps > 1:
             self._forget_steps_that_raised()
         thread.steps -= 1
-        if not thread.steps:
-            self.leave(thread.step)
-            self._guarded(self._note_step, optimizer)
+        if thread.steps:
+            return
+        self.leave(thread.step)
+        if self.error is None:
+            try:
+                self._note_step(optimizer)
+            except Exception as error:
+                self.error = error
 
     def _note_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._steps.stepped(optimizer):
@@ -256,14 +279,24 @@ class Profile:
         if not self._is_on_its_device:
             self._measure_on_device_of(tensor for group in optimizer.param_groups for tensor in group["params"])
             self._is_on_its_device = True
-        self.monitor.record_samples(self._samples.stepped() or 0)
-        self.monitor.step(self._steps.count)
+        samples = self._samples.stepped()
+        if samples is not None:
+            self._counters.add_samples(samples)
+        self._register_step()
+
+    def _register_step(self) -> None:
+        """Does what the monitor's `step` does for a count that only grows, in less time."""
+        self._counters.mark_loop()
+        count = self._steps.count
+        if count >= self._next_due:
+            self._next_due = count - count % self._every + self._every
+            self.monitor._snapshot(count)
 
     def _forget_steps_that_raised(self, beginning: int = 0) -> None:
         """Closes the phase of steps that are not on the stack any more: their hooks do not hear of an error."""
         thread = self.thread
         thread.steps = min(thread.steps, _steps_on_the_stack() - beginning)
-        if not thread.steps:
+        if not thread.steps and thread.step is not None:
             thread.step.__exit__(*_STEP_RAISED)
 
     def _measure_on_device_of(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -83,9 +83,12 @@ def _help(_: Sequence[str]) -> int:
 
 
 def _version(_: Sequence[str]) -> int:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return _print(f"mlvbench {version('mlvbench')}\n")
+    try:
+        return _print(f"mlvbench {version('mlvbench')}\n")
+    except PackageNotFoundError:
+        raise BadUsage("it is not installed, and its version therefore not known") from None
 
 
 # run ------------------------------------------------------------------------------------------------------

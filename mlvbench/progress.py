@@ -38,6 +38,7 @@ class Samples:
 
     def __init__(self) -> None:
         self._loaders: weakref.WeakKeyDictionary[Any, _Fetched] = weakref.WeakKeyDictionary()
+        self._loader: weakref.ref[Any] | None = None
         self._fetched: _Fetched | None = None
         self._trains_from_loader = False
         self._model: weakref.ref[Any] | None = None
@@ -57,21 +58,18 @@ class Samples:
 
     def fetched(self, loader: Any, batch: Any) -> None:
         """Notes a batch that a loader's iterator gave. Only its length is kept."""
-        found = self._loaders.get(loader)
-        if found is None:
-            self._loaders[loader] = found = _Fetched()
-        self._fetched = found
-        found.add(length(batch))
+        if self._fetched is None or self._loader is None or self._loader() is not loader:
+            self._loader = weakref.ref(loader)
+            self._fetched = self._loaders.get(loader)
+            if self._fetched is None:
+                self._loaders[loader] = self._fetched = _Fetched()
+        self._fetched.add(length(batch))
 
     def ended(self, loader: Any) -> None:
         """Notes that a loader's iterator has no more batches."""
-        found = self._loaders.get(loader)
-        if found is not None:
-            found.drop_inferred()
-
-    def began(self, loader: Any) -> None:
-        """Notes that a loader's iterator starts again: what was fetched from it before is not going to be used."""
-        self._loaders.pop(loader, None)
+        fetched = self._loaders.get(loader)
+        if fetched is not None:
+            fetched.drop_inferred()
 
     def inferred(self) -> None:
         """Notes that a model was called without gradients."""
@@ -135,11 +133,13 @@ class _Fetched:
         self._inferred = 0
 
     def add(self, length: int | None) -> None:
-        self.drop_inferred()
+        if self._inferred:
+            self.drop_inferred()
         self.lengths.append(length)
 
     def take(self) -> int | None:
-        self._inferred = max(0, self._inferred - 1)
+        if self._inferred:
+            self._inferred -= 1
         return self.lengths.popleft()
 
     def mark_inferred(self) -> None:
@@ -153,14 +153,21 @@ class _Fetched:
 
 def length(batch: Any) -> int | None:
     """The length of the first dimension of the first tensor in a batch; `None` if there is no such tensor."""
-    tensor = next(tensors_in(batch), None)
-    return None if tensor is None else tensor.shape[0]
+    # The usual case, written out for speed: a tensor, or a tensor first in a list.
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if not isinstance(first, Tensor) or not _has_length(first):
+        first = next(tensors_in(batch), None)
+    return None if first is None else first.shape[0]
+
+
+def _has_length(tensor: Tensor) -> bool:
+    return tensor.ndim > 0 and type(tensor.shape[0]) is int
 
 
 def tensors_in(batch: Any, depth: int = 4) -> Iterator[Tensor]:
     """The tensors in a batch that have a dimension, in order, also in lists, dicts and dataclasses inside it."""
     if isinstance(batch, Tensor):
-        if batch.ndim and type(batch.shape[0]) is int:
+        if _has_length(batch):
             yield batch
     elif depth:
         for item in _items(batch):
@@ -200,7 +207,8 @@ class Steps:
         """Notes a step of an optimizer, and says whether it is a step of the training."""
         leading = None if self._leading is None else self._leading()
         if leading is optimizer:
-            self._longest = max(self._longest, *self._others.values(), 0)
+            if self._others:
+                self._longest = max(self._longest, *self._others.values())
         elif leading is not None:
             steps = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
             if steps <= max(_IN_A_ROW, 2 * self._longest):
@@ -208,7 +216,8 @@ class Steps:
             self.count += steps - 1
         if leading is not optimizer:
             self._leading = weakref.ref(optimizer)
-        self._others.clear()
+        if self._others:
+            self._others.clear()
         self.count += 1
         return True
 
@@ -216,7 +225,7 @@ class Steps:
         """Notes that a model is called with a new training batch, and says whether the one before it was a step."""
         complete = self._batches
         self._batches += 1
-        if not self._batches_lead(complete):
+        if self._leading is not None or not self._batches_lead(complete):
             return False
         self.count = complete
         return True

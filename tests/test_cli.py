@@ -145,7 +145,8 @@ MISTAKES = [
     *(
         (
             ["compare", OLD, NEW, f"--fail-if-slower={value}"],
-            f"mlvbench compare: argument --fail-if-slower: must be a percentage from 0 on, such as 5 or 2.5, got '{value}'",
+            "mlvbench compare: argument --fail-if-slower: must be a percentage from 0 on, such as 5 or 2.5, "
+            f"got '{value}'",
         )
         for value in ("-1", "x", "nan", "inf", "", "%")
     ),

@@ -1,11 +1,14 @@
 """The examples run as a user runs them, from a folder of their own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mlvbench.records import read_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PHASES = {
@@ -20,7 +23,7 @@ PHASES = {
 
 
 def test_each_example_is_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PHASES, "digits.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PHASES, "plain_script.py", "digits.py"}
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -33,11 +36,26 @@ def test_an_example(name, tmp_path):
     assert {key[2:] for record in records for key in record if key.startswith("t_")} == PHASES[name]
     assert [record["step"] for record in records] == [50, 100, 150, 200, 250, 300, 312]
     assert sum(record["samples"] for record in records) == 13 * 1536
-    table = run.stdout.partition("\nphase ")[2].splitlines()[1:]
-    rows = [line.rsplit(maxsplit=3) for line in table[: table.index("")]]
-    top = [float(share.rstrip("%")) for name, _, _, share in rows if not name.startswith(" ")]
-    *shares, wall = top
-    assert wall == 100.0
-    assert sum(shares) == pytest.approx(100.0, abs=0.05 * len(shares))
-    lost = [float(part.split("%")[0].split()[-1]) for part in run.stdout.partition("accuracy:")[2].split(",")]
-    assert min(lost) > 80, "the model learns"
+    assert_sound(run.stdout)
+
+
+def assert_sound(output):
+    """The table's shares sum to the whole, and the model learns."""
+    shares = [float(share) for share in re.findall(r"^[ \w]+? +[\d.]+ +([\d.]+)%", output, re.MULTILINE)]
+    assert shares[-1] == 100.0
+    assert sum(shares[:-1]) == pytest.approx(100.0, abs=0.05 * len(shares))
+    right = [float(part.split("%")[0].split()[-1]) for part in output.partition("accuracy:")[2].split(",")[:2]]
+    assert min(right) > 80
+
+
+def test_a_script_that_knows_nothing_of_it(tmp_path):
+    program = EXAMPLES / "plain_script.py"
+    assert "mlvbench" not in program.read_text().partition("def main")[2]
+    command = [sys.executable, "-W", "error", "-m", "mlvbench", "run", program]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    bare = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert run.stdout == bare.stdout
+    [records] = read_run(next(tmp_path.glob("mlvbench-runs/plain_script-*"))).ranks[0]
+    assert [record["step"] for record in records] == [50, 100, 150, 200, 250, 300, 312]
+    assert sum(record["samples"] for record in records) == 13 * 1536
+    assert_sound(run.stderr + run.stdout)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from test_records import runs as any_records
 from test_summary import ranks_of, record, run_of
 
 from mlvbench import report
@@ -366,6 +367,22 @@ class TestMachines:
         found = json.loads(export.report_json(run, summarize(run)), parse_constant=pytest.fail)
         assert found["format"] == 1
         assert "wall time" in drawn(run)
+
+
+class TestAnyNumbers:
+    @given(processes=st.lists(any_records().filter(bool), min_size=1, max_size=3), include=st.booleans())
+    def test_whatever_the_records_say_there_is_a_report(self, processes, include):
+        run = run_of(*processes)
+        found = summarize(run, include_warmup=include)
+        sheet = text.report_sheet(run, found)
+        assert "wall time" in draw(sheet, Stream(terminal=True))
+        assert text.markdown(sheet)
+        assert export.report_csv(found)
+        json.loads(export.report_json(run, found), parse_constant=pytest.fail)
+        if found.per_step(found.wall) is not None:
+            comparison = compare(found, found)
+            assert draw(text.comparison_sheet(run, run, comparison), Stream())
+            json.loads(export.comparison_json(run, run, comparison), parse_constant=pytest.fail)
 
 
 class TestComparison:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from mlvbench.records import Record
 
     Path = tuple[str, ...]
-    Column = list[float]
+    Column = Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,11 @@ class Intervals:
         seconds: For each place in the tree of phases, inclusive seconds; 0.0 where the phase did not end.
     """
 
-    steps: Column = field(default_factory=list)
-    wall: Column = field(default_factory=list)
-    samples: Column = field(default_factory=list)
-    accounted: Column = field(default_factory=list)
-    seconds: dict[Path, Column] = field(default_factory=dict)
+    steps: Column
+    wall: Column
+    samples: Column
+    accounted: Column
+    seconds: dict[Path, Column]
 
     def column(self, path: Path) -> Column:
         """Returns a phase's seconds: zeros where it is not here."""
@@ -59,22 +61,25 @@ def intervals_of(records: Sequence[Record], every: int | None = None) -> Interva
         every: The steps between two snapshots where they are known.
     """
     steps = steps_of([record["step"] for record in records], every)
-    columns = {key: [record.get(key, 0.0) for record in records] for key in _keys(records)}
+    columns = _columns(records)
     seconds = _by_place(columns)
-    covered = [sum(row) for row in zip(*(column for path, column in seconds.items() if len(path) == 1), strict=True)]
     samples = columns["samples"]
-    rates = columns.get("samples_per_sec")
-    accounted = _accounted(samples, rates, covered or [0.0] * len(records))
+    accounted = _accounted(samples, columns.get("samples_per_sec"), seconds)
     intervals = Intervals(steps, columns["wall_sec"], samples, accounted, seconds)
     return intervals.join(_groups(steps)) if min(steps) == 0 else intervals
 
 
-def _keys(records: Sequence[Record]) -> dict[str, None]:
+def _columns(records: Sequence[Record]) -> dict[str, Column]:
+    """The values by key, 0.0 where a record lacks it."""
     keys: dict[str, None] = {}
     for record in records:
-        if record.keys() - keys.keys():
+        if not record.keys() <= keys.keys():
             keys.update(dict.fromkeys(record))
-    return keys
+    if all(len(record) == len(keys) for record in records):  # as nearly always, and several times as fast
+        rows = map(itemgetter(*keys), records)
+        # Side by side in memory they are read several times as fast.
+        return {key: array("d", column) for key, column in zip(keys, zip(*rows, strict=True), strict=True)}
+    return {key: [record.get(key, 0.0) for record in records] for key in keys}
 
 
 def _by_place(columns: Mapping[str, Column]) -> dict[Path, Column]:
@@ -102,8 +107,12 @@ def steps_of(numbers: Sequence[float], every: int | None = None) -> list[float]:
     return [first[0], *(d if d >= 0 else again for d, again in zip(differences, first[1:], strict=True))]
 
 
-def _accounted(samples: Column, rates: Column | None, covered: Column) -> Column:
+def _accounted(samples: Column, rates: Column | None, seconds: Mapping[Path, Column]) -> Column:
     """Seconds that outermost phases of the loop's thread cover: the rate tells where there were samples."""
+    if rates is not None and min(samples) > 0:
+        return [count / rate if rate > 0 else 0.0 for count, rate in zip(samples, rates, strict=True)]
+    outermost = [column for path, column in seconds.items() if len(path) == 1]
+    covered = [sum(row) for row in zip(*outermost, strict=True)] or [0.0] * len(samples)
     if rates is None:
         return covered
     return [
@@ -119,6 +128,7 @@ def _groups(steps: Sequence[float]) -> list[range]:
 
 
 def without_warm_up(intervals: Intervals) -> Intervals:
+    """Returns the intervals of a process but its first one, where there are others."""
     if len(intervals.steps) < 2:
         return intervals
     later = intervals.apply(lambda column: column[1:])
@@ -132,22 +142,24 @@ def without_warm_up(intervals: Intervals) -> Intervals:
 # Several processes, several ranks -------------------------------------------------------------------------
 
 
-def one_after_another(processes: Iterable[Intervals]) -> Intervals:
-    joined = Intervals()
-    for process in processes:
-        length = len(joined.steps)
-        joined.steps.extend(process.steps)
-        joined.wall.extend(process.wall)
-        joined.samples.extend(process.samples)
-        joined.accounted.extend(process.accounted)
-        for path in dict.fromkeys([*joined.seconds, *process.seconds]):
-            column = joined.seconds.setdefault(path, [0.0] * length)
-            column.extend(process.column(path))
-    return joined
+def one_after_another(processes: Sequence[Intervals]) -> Intervals:
+    """Returns the intervals of all processes of a rank."""
+    if len(processes) == 1:
+        return processes[0]
+    return Intervals(
+        [steps for process in processes for steps in process.steps],
+        [wall for process in processes for wall in process.wall],
+        [samples for process in processes for samples in process.samples],
+        [accounted for process in processes for accounted in process.accounted],
+        {
+            path: [seconds for process in processes for seconds in process.column(path)]
+            for path in dict.fromkeys(path for process in processes for path in process.seconds)
+        },
+    )
 
 
 def side_by_side(ranks: Sequence[Intervals]) -> Intervals:
-    """The mean of the ranks' first intervals, of their second ones, and so on.
+    """Returns the mean of the ranks' first intervals, of their second ones, and so on.
 
     Ranks wait for each other at every step: their snapshots of the same time are not independent of each other.
     """

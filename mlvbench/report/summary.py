@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from mlvbench.report.intervals import intervals_of, one_after_another, side_by_side, without_warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mlvbench.records import Run
+    from mlvbench.records import Record, Run
     from mlvbench.report.intervals import Column, Intervals, Path
 
 # What differences of sums leave of nothing, relative to the sums.
@@ -101,21 +101,19 @@ def summarize(run: Run, *, include_warmup: bool = False) -> Summary:
     for rank, processes in run.ranks.items():
         found = [intervals_of(records, every) for records in processes]
         warm_up += sum(len(intervals.steps) > 1 for intervals in found)
-        ranks[rank] = one_after_another(found if include_warmup else map(without_warm_up, found))
+        ranks[rank] = one_after_another(
+            found if include_warmup else [without_warm_up(intervals) for intervals in found]
+        )
     return _summary(
         ranks,
-        memory_peak=max(
-            (
-                record.get("gpu_mem_peak_gb", 0.0)
-                for files in run.ranks.values()
-                for records in files
-                for record in records
-            ),
-            default=0.0,
-        ),
+        memory_peak=max(_memory_peak(records) for processes in run.ranks.values() for records in processes),
         warm_up=warm_up,
         warm_up_counted=include_warmup,
     )
+
+
+def _memory_peak(records: Sequence[Record]) -> float:
+    return max([record.get("gpu_mem_peak_gb", 0.0) for record in records])
 
 
 def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int, warm_up_counted: bool) -> Summary:
@@ -212,7 +210,7 @@ def _self_seconds(path: Path, tree: Mapping[Path, float], inside: Mapping[Path, 
 
 def _deviation(seconds: Sequence[Column], steps: Sequence[Column]) -> float | None:
     """The standard deviation of seconds a step over the snapshots of all ranks, each weighed by its steps."""
-    count = sum(1 for column in steps for step in column if step)
+    count = sum(len(column) - column.count(0) for column in steps)
     if count < 2:
         return None
     weight = sum(map(sum, steps))

@@ -113,7 +113,7 @@ def _cells(text: str) -> int:
 
 
 def _bar(share: float, width: int) -> str:
-    eighths = round(8 * width * min(max(share, 0.0), 1.0))
+    eighths = round(8 * width * min(share, 1.0)) if share > 0 else 0
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 

@@ -46,7 +46,7 @@ class Sheet:
         title: Lines above the table.
         names: The first column: how deep a phase is nested, and its name; the last is that of the whole.
         columns: The others.
-        bars: For each row a number from 0 to 1; empty where nothing is drawn.
+        bars: For each row a number up to 1, of which nothing is drawn below 0; empty where nothing is drawn at all.
         advice: What follows from the figures, below the table.
         notes: Lines at the end.
     """
@@ -93,7 +93,7 @@ def report_sheet(run: Run, summary: Summary) -> Sheet:
         title=[_title(run)],
         names=[*_names(phase.path for phase in phases), (0, OTHER), (0, WALL)],
         columns=columns if summary.per_step(1.0) is not None else columns[1:2],
-        bars=[max(summary.share(seconds), 0.0) / largest if largest > 0 else 0.0 for seconds in own[:-1]] + [0.0],
+        bars=[*(summary.share(seconds) / largest if largest > 0 else 0.0 for seconds in own[:-1]), 0.0],
         advice=diagnosis_of(run, summary),
         notes=_notes(run, summary),
     )
@@ -216,7 +216,7 @@ def verdict(comparison: Comparison, percent: float) -> str:
 def markdown(sheet: Sheet) -> str:
     """Returns a sheet as a table to paste into a pull request."""
     rows = [["phase", *(column.title for column in sheet.columns)]]
-    rows.append(["---", *("---:" for _ in sheet.columns)])
+    rows.append(["---", *("---:" if column.title else "---" for column in sheet.columns)])
     for index, (depth, name) in enumerate(sheet.names):
         rows.append(["&nbsp;&nbsp;" * depth + _marked(name), *(column.cells[index] for column in sheet.columns)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
