@@ -53,6 +53,9 @@ class TestOptimizer:
     def test_from_three_tenths_of_the_time_on(self, seconds, speaks):
         assert (said(steady({"optimizer": seconds, "forward": 100 - seconds})) is not None) == speaks
 
+    def test_what_its_closure_does_is_not_its_work(self):
+        assert said(steady({"optimizer": 98, "optimizer/backward": 70})) is None
+
     def test_it_names_what_helps(self):
         assert said(steady({"optimizer": 35, "forward": 65})) == (
             "the optimizer takes 35% of the wall time: "

@@ -101,8 +101,8 @@ def _pace(wall: Sequence[float], steps: Sequence[float]) -> list[float]:
 
 
 def _share_of(summary: Summary, name: str) -> float:
-    """The share of the wall time that a phase takes wherever it is."""
-    return summary.share(sum(phase.seconds for phase in summary.phases if phase.path[-1] == name))
+    """The share of the wall time that a phase itself takes wherever it is: an optimizer's closure is not its work."""
+    return summary.share(sum(phase.self_seconds for phase in summary.phases if phase.path[-1] == name))
 
 
 def _lever(share: float, threshold: float, sentence: str) -> tuple[float, str]:

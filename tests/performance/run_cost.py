@@ -75,7 +75,9 @@ def main() -> None:
 def measure(command: list[str], folder: str, steps: int) -> tuple[float, float]:
     """Runs a command, and gives the seconds of a step and those beside the steps."""
     start = time.perf_counter()
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    # What is printed goes to a file, since a pipe's reader would take a processor of its own.
+    with open(Path(folder) / "stderr", "w") as errors:
+        run = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, check=True)
     wall = time.perf_counter() - start
     step = next(float(line) for line in run.stdout.splitlines() if line.replace(".", "", 1).replace("e-", "").isdigit())
     return step, wall - step * steps
