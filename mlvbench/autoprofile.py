@@ -30,6 +30,7 @@ from mlvbench.wrapping import run_while_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from types import FrameType, ModuleType, TracebackType
 
     from mlvbench.phases import Phase
@@ -42,7 +43,9 @@ _graph_task = torch._C._current_graph_task_id
 """The id of the backward that the current thread works for; -1 if none. With it torch's checkpointing asks the same."""
 
 
-def autoprofile(record_every_n_steps: int | None = 50, clock: Callable[[], float] = time.perf_counter) -> Profile:
+def autoprofile(
+    record_every_n_steps: int | None = 50, clock: Callable[[], float] = time.perf_counter
+) -> AbstractContextManager[ThroughputMonitor]:
     """Profiles whatever trains in a `with` block through PyTorch's own seams.
 
     The phases are `data` (what the loop waits for), `forward` and `inference` (the outermost module that is called,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mlvbench.autoprofile import autoprofile
 from mlvbench.monitoring import ThroughputMonitor
 
 pytestmark = [
@@ -45,6 +46,25 @@ def test_fetching_is_not_charged_with_the_step_before(monitor, cycles_for):
         torch.cuda._sleep(cycles_for(0.1))
     snapshot = monitor.snapshot(1)
     assert snapshot["t_data"] < snapshot["wall_sec"] / 2
+
+
+def test_a_script_that_nobody_edits_is_measured_on_its_device(cycles_for):
+    class Sleeps(torch.nn.Linear):
+        def forward(self, x):
+            torch.cuda._sleep(cycles_for(0.05))
+            return super().forward(x)
+
+    model = Sleeps(2, 2, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with autoprofile() as monitor:
+        for image in torch.utils.data.DataLoader(torch.ones(8, 2), 4):
+            torch.cuda._sleep(cycles_for(0.2))
+            model(image.cuda()).sum().backward()
+            optimizer.step()
+    [record] = monitor.records
+    assert monitor.device.type == "cuda"
+    assert abs(record["t_forward"] - 0.1) < abs(record["t_forward"] - 0.5)
+    assert record["gpu_mem_peak_gb"] > 0
 
 
 def test_memory_and_its_peak(monitor):

@@ -7,6 +7,7 @@ import torch
 from typing_extensions import assert_type
 
 from mlvbench import ThroughputMonitor
+from mlvbench.autoprofile import autoprofile
 
 monitor = ThroughputMonitor("cuda", record_every_n_steps=50)
 ThroughputMonitor(torch.device("cpu"), None, lambda: 1)
@@ -82,6 +83,9 @@ def log(snapshot: dict[str, float]) -> int:
 
 monitor.subscribe(log).remove()
 monitor.save("records.json")
+
+with autoprofile(record_every_n_steps=10) as automatic:
+    assert_type(automatic, ThroughputMonitor)
 
 # What must be refused.
 monitor.phase(3)  # type: ignore[arg-type]
