@@ -187,16 +187,20 @@ class _Process:
         self._file.append(record)
 
     def _description(self) -> dict[str, object]:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
         assert self.profile is not None
+        try:
+            ours = version("mlvbench")
+        except PackageNotFoundError:
+            ours = "not installed"
         return {
             "command": self._settings.command,
             "record_every_n_steps": self._settings.every,
             "timing": "synchronize",
             "device": str(self.profile.monitor.device),
             "started": self._settings.started,
-            "mlvbench": version("mlvbench"),
+            "mlvbench": ours,
             "torch": sys.modules["torch"].__version__,
         }
 
@@ -204,8 +208,13 @@ class _Process:
         """Says, when the run is at its end, what it was."""
         if not self._reports or _rank() != 0:
             return
-        self._finish()
-        self._say_what_happened()
+        try:
+            self._finish()
+            self._say_what_happened()
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            _say(f"cannot report: {error}")
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             # Python notes that Ctrl-C ends it, to end by that signal, and forgets it where code in a string is run,
             # as making a dataclass does.
@@ -242,13 +251,10 @@ class _Process:
         if not keys & {"t_backward", "t_optimizer"}:
             _say("no training step was seen: neither a backward nor an optimizer's step")
         # As it was typed, unless the script has gone to another folder.
-        shown = (
-            self._settings.shown
-            if os.path.abspath(self._settings.shown) == self._settings.directory
-            else self._settings.directory
-        )
+        directory, shown = self._settings.directory, self._settings.shown
+        shown = shown if os.path.abspath(shown) == directory else directory
         if self._settings.quiet:
-            _say(f"mlvbench report {shlex.quote(str(shown))}")
+            _say(f"mlvbench report {shlex.quote(shown)}")
         else:
             report.show(shown)
 

@@ -119,7 +119,7 @@ def test_the_commands_run(tmp_path, monkeypatch):
     assert {command.split()[1] for command in ours} == {"run", "report", "compare"}
     for command in sorted(ours, key=lambda command: "compare" in command):
         if "compare" in command:
-            first, *_, last = sorted(path for path in tmp_path.glob("mlvbench-runs/*/"))
+            first, *_, last = sorted(path for path in tmp_path.glob("mlvbench-runs/*-*"))
             first.rename(first.with_name("before"))
             last.rename(last.with_name("after"))
         run = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
