@@ -249,7 +249,8 @@ class _Process:
         for name in {phase.name: None for phase in self._settings.phases if f"t_{phase.name}" not in keys}:
             _say(f"phase {name!r} was never entered: {self._why_not(name)}")
         if not keys & {"t_backward", "t_optimizer"}:
-            _say("no training step was seen: neither a backward nor an optimizer's step")
+            missing = [name for name in ("data", "forward", "loss", "backward", "optimizer") if f"t_{name}" not in keys]
+            _say(f"no training was seen: {', '.join(missing[:-1])} and {missing[-1]} were never reached")
         # As it was typed, unless the script has gone to another folder.
         directory, shown = self._settings.directory, self._settings.shown
         shown = shown if os.path.abspath(shown) == directory else directory
@@ -268,7 +269,7 @@ class _Process:
 
     def _why_nothing(self) -> str:
         if self.profile is not None:
-            what = "torch was imported, and none of its seams was reached: no loader, module, backward or optimizer"
+            what = "torch was imported, but data, forward, inference, loss, backward and optimizer were never reached"
         else:
             what = "this process did not import torch"
         return (

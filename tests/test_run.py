@@ -254,7 +254,7 @@ def test_a_script_that_never_trains(folder):
     assert [path.name for path in Path("mlvbench-runs").iterdir()] == [".gitignore"]
     Path("infers.py").write_text("import torch\nwith torch.no_grad():\n    torch.nn.Linear(1, 1)(torch.ones(1, 1))\n")
     run = profiled("infers.py")
-    assert "no training step was seen: neither a backward nor an optimizer's step" in run.stderr
+    assert "no training was seen: data, forward, loss, backward and optimizer were never reached" in run.stderr
     assert "inference" in run.stderr
 
 
@@ -332,6 +332,17 @@ for _ in tqdm(range(3), file=sys.stderr, mininterval=0):
     run = profiled("--every", "4", "bars.py")
     lines = re.split(r"[\r\n]", run.stderr)
     assert [line.split()[2] for line in lines if line.startswith("mlvbench: step")] == ["4", "8", "12"]
+
+
+@pytest.mark.parametrize(("name", "job"), [("TORCHELASTIC_RUN_ID", "a/7"), ("SLURM_JOB_ID", "a/7")])
+def test_the_ranks_of_a_job_share_a_directory(folder, monkeypatch, name, job):
+    monkeypatch.setenv(name, job)
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        Path("idle.py").write_text("import os; open(os.environ['MLVBENCH_RUN_DIR'] + f'/{os.environ[\"RANK\"]}', 'x')")
+        profiled("idle.py")
+    assert the_run(folder).name == "idle-a-7"
+    assert sorted(path.name for path in the_run(folder).iterdir()) == ["0", "1"]
 
 
 def test_two_runs_at_once_do_not_meet(folder):
