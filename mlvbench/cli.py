@@ -9,17 +9,18 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from mlvbench.records import BadRecords, newest_run, read_run
+from mlvbench.records import BadRecords
 from mlvbench.report import compare, export, text, to_text, write
 from mlvbench.report.summary import summarize
 from mlvbench.report.text import printable
+from mlvbench.runs import newest_run, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlvbench.records import Run
     from mlvbench.report.summary import Summary
     from mlvbench.report.text import Sheet
+    from mlvbench.runs import Run
 
 USAGE = """\
 usage: mlvbench run [options] train.py [args...]     profile a script that nobody edits

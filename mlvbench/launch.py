@@ -19,8 +19,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from mlvbench.records import RUNS, holds_records
 from mlvbench.running import PhaseTarget, Settings
+from mlvbench.runs import RUNS, holds_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mlvbench.autoprofile import Profile
-    from mlvbench.records import Record, RunFile
+    from mlvbench.records import Record
+    from mlvbench.runs import RunFile
 
 _DIRECTORY = "MLVBENCH_RUN_DIR"
 _SETTINGS = "MLVBENCH_SETTINGS"
@@ -177,7 +178,7 @@ class _Process:
         self._last_step = record["step"]
 
     def _write(self, record: Record) -> None:
-        from mlvbench.records import RunFile, describe_run
+        from mlvbench.runs import RunFile, describe_run
 
         if self._file is None:
             directory = Path(self._settings.directory)
@@ -234,13 +235,13 @@ class _Process:
                 Path(self._settings.directory).rmdir()
 
     def _has_records(self) -> bool:
-        from mlvbench.records import holds_records
+        from mlvbench.runs import holds_records
 
         return holds_records(Path(self._settings.directory))
 
     def _show(self) -> None:
         from mlvbench import report
-        from mlvbench.records import read_run
+        from mlvbench.runs import read_run
 
         run = read_run(self._settings.directory)
         keys = {
@@ -301,8 +302,8 @@ def _rank() -> int:
 
 def _line(record: Record) -> str:
     """A snapshot in a line: the step, the throughput, the two phases that take most, the memory."""
-    from mlvbench.records import Run
     from mlvbench.report.summary import summarize
+    from mlvbench.runs import Run
 
     summary = summarize(Run(Path(), {0: [[record]]}, {}, 0))
     largest = sorted(summary.phases, key=lambda phase: -phase.self_seconds)[:2]

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "monitoring": {
         "torch", "mlvbench.device", "mlvbench.patching", "mlvbench.phases", "mlvbench.records", "mlvbench.wrapping",
     },
+    "runs": {"mlvbench.records"},
     "progress": {"torch"},
     "autoprofile": {
         "torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.progress", "mlvbench.records",
@@ -28,24 +29,26 @@ MAY_IMPORT = {
     },
     "running": {
         "wrapt", "mlvbench.autoprofile", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary",
+        "mlvbench.runs",
     },
-    "launch": {"mlvbench.records", "mlvbench.running"},
+    "launch": {"mlvbench.running", "mlvbench.runs"},
     "bootstrap.sitecustomize": {"sitecustomize", "mlvbench.running"},
-    "report.__init__": {"mlvbench.records", "mlvbench.report.summary", "mlvbench.report.table", "mlvbench.report.text"},
+    "report.__init__": {"mlvbench.runs", "mlvbench.report.summary", "mlvbench.report.table", "mlvbench.report.text"},
     "report.intervals": {"mlvbench.records"},
-    "report.summary": {"mlvbench.records", "mlvbench.report.intervals"},
+    "report.summary": {"mlvbench.records", "mlvbench.report.intervals", "mlvbench.runs"},
     "report.compare": {"mlvbench.report.intervals", "mlvbench.report.summary"},
     "report.diagnosis": {"mlvbench.report.summary"},
     "report.text": {
-        "mlvbench.records", "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals",
-        "mlvbench.report.summary",
+        "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals", "mlvbench.report.summary",
+        "mlvbench.runs",
     },
     "report.export": {
-        "mlvbench.records", "mlvbench.report.compare", "mlvbench.report.summary", "mlvbench.report.text",
+        "mlvbench.report.compare", "mlvbench.report.summary", "mlvbench.report.text", "mlvbench.runs",
     },
     "report.table": {"rich", "mlvbench.report.text"},
     "cli": {
         "mlvbench.launch", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary", "mlvbench.report.text",
+        "mlvbench.report.compare", "mlvbench.report.text", "mlvbench.report.export", "mlvbench.runs",
     },
     "__main__": {"mlvbench.cli"},
 }  # fmt: skip

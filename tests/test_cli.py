@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from test_report import small
 
 from mlvbench import cli
-from mlvbench.records import RunFile, describe_run, save
+from mlvbench.records import save
+from mlvbench.runs import RunFile, describe_run
 
 
 def make_run(directory, factors, **description):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlvbench.records import read_run
+from mlvbench.runs import read_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PHASES = {

@@ -12,7 +12,7 @@ import pytest
 import torch
 from vit import Vit
 
-from mlvbench.records import read_run
+from mlvbench.runs import read_run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

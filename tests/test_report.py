@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from test_records import runs as any_records
+from test_records import lists_of_records
 from test_summary import ranks_of, record, run_of
 
 from mlvbench import report
-from mlvbench.records import Run, RunFile, describe_run
 from mlvbench.report import export, text
 from mlvbench.report.compare import compare
 from mlvbench.report.summary import summarize
 from mlvbench.report.table import draw
+from mlvbench.runs import Run, RunFile, describe_run
 
 
 class Stream(io.StringIO):
@@ -370,7 +370,7 @@ class TestMachines:
 
 
 class TestAnyNumbers:
-    @given(processes=st.lists(any_records().filter(bool), min_size=1, max_size=3), include=st.booleans())
+    @given(processes=st.lists(lists_of_records().filter(bool), min_size=1, max_size=3), include=st.booleans())
     def test_whatever_the_records_say_there_is_a_report(self, processes, include):
         run = run_of(*processes)
         found = summarize(run, include_warmup=include)

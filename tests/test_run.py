@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlvbench.records import read_run
+from mlvbench.runs import read_run
 
 TRAIN = """
 import sys, torch

@@ -13,10 +13,10 @@ from mlvbench.report.diagnosis import diagnose
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mlvbench.records import Run
     from mlvbench.report.compare import Comparison
     from mlvbench.report.intervals import Path
     from mlvbench.report.summary import Summary
+    from mlvbench.runs import Run
 
 OTHER = "other"
 WALL = "wall time"

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from mlvbench.records import describe_run, make_record
+from mlvbench.records import make_record
+from mlvbench.runs import describe_run
 
 PHASES = ("data", "forward", "forward/blocks", "forward/head", "loss", "backward", "optimizer")
 STARTS = 7
