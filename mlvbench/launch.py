@@ -156,7 +156,7 @@ def _target(text: str, command: Sequence[str]) -> PhaseTarget:
     script = _script_in(command)
     first = match["module"].partition(".")[0]
     if script is not None and match["module"] == script.stem:
-        return PhaseTarget(match["name"], "__main__", match["path"])
+        return PhaseTarget(match["name"], "__main__", match["path"], text)
     if first != "__main__" and not _is_findable(first, [Path.cwd() if script is None else script.parent]):
         close = difflib.get_close_matches(first, sys.stdlib_module_names, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
@@ -164,7 +164,7 @@ def _target(text: str, command: Sequence[str]) -> PhaseTarget:
             f"--phase {text!r}: no module named {first!r} where the script would find it; {hint}"
             "what the script itself adds to sys.path must be on PYTHONPATH for this"
         )
-    return PhaseTarget(match["name"], match["module"], match["path"])
+    return PhaseTarget(match["name"], match["module"], match["path"], text)
 
 
 def _script_in(command: Sequence[str]) -> Path | None:

@@ -35,14 +35,12 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RAN
 
 
 class PhaseTarget(NamedTuple):
-    """A phase of the user's: `path` is an attribute of `module`, like `Class.method`."""
+    """A phase of the user's: `path` is an attribute of `module`, like `Class.method`; `text` is what was typed."""
 
     name: str
     module: str
     path: str
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.module}:{self.path}"
+    text: str
 
 
 class Settings(NamedTuple):
@@ -105,6 +103,7 @@ class _Process:
         # The first process of the run, if it is a Python, has told the others that it will report.
         self._reports = self._is_first or _REPORTER not in os.environ
         self._waiting = set(settings.phases)
+        self._wrong: set[PhaseTarget] = set()
         self._file: RunFile | None = None
         self._has_failed = False
         self._last_step: float | None = None
@@ -143,8 +142,9 @@ class _Process:
             try:
                 self.profile.monitor.instrument(module, {phase.name: phase.path})
             except (AttributeError, TypeError) as error:
+                self._wrong.add(phase)
                 if _rank() == 0:
-                    _say(f"--phase {phase}: {error}")
+                    _say(f"--phase {phase.text}: {error}")
 
     def _begin(self) -> None:
         """Does what had to wait for the training: what the script itself defines is there only now."""
@@ -247,8 +247,9 @@ class _Process:
         keys = {
             key for processes in run.ranks.values() for records in processes for record in records for key in record
         }
-        for name in {phase.name: None for phase in self._settings.phases if f"t_{phase.name}" not in keys}:
-            _say(f"phase {name!r} was never entered: {self._why_not(name)}")
+        for phase in self._settings.phases:
+            if f"t_{phase.name}" not in keys and phase not in self._wrong:
+                _say(f"--phase {phase.text}: never entered: {self._why_not(phase)}")
         if not keys & {"t_backward", "t_optimizer"}:
             missing = [name for name in ("data", "forward", "loss", "backward", "optimizer") if f"t_{name}" not in keys]
             _say(f"no training was seen: {', '.join(missing[:-1])} and {missing[-1]} were never reached")
@@ -256,26 +257,25 @@ class _Process:
         directory, shown = self._settings.directory, self._settings.shown
         shown = shown if os.path.abspath(shown) == directory else directory
         if self._settings.quiet:
-            _say(f"mlvbench report {shlex.quote(shown)}")
+            report.write(f"mlvbench report {shlex.quote(shown)}\n", sys.stderr)
         else:
             report.show(shown)
 
-    def _why_not(self, name: str) -> str:
-        reasons = [
-            f"{phase.module} was never imported" if phase in self._waiting else f"nothing called {phase.path}"
-            for phase in self._settings.phases
-            if phase.name == name
-        ]
-        return "; ".join(dict.fromkeys(reasons))
+    def _why_not(self, phase: PhaseTarget) -> str:
+        if phase in self._waiting:
+            return f"{phase.module} was never imported"
+        return (
+            f"nothing called {phase.path} while it trained (what runs in workers of a DataLoader is not timed: "
+            "num_workers=0 shows it)"
+        )
 
     def _why_nothing(self) -> str:
-        if self.profile is not None:
-            what = "torch was imported, but data, forward, inference, loss, backward and optimizer were never reached"
-        else:
-            what = "this process did not import torch"
+        if getattr(sys, "last_type", None) is not None:
+            return "nothing was recorded"
+        reached = "of data, forward, inference, loss, backward and optimizer none was reached"
         return (
-            f"nothing was recorded: {what}. What `python -I`, `-E` or `-S` runs, or another Python than that of "
-            f"{self._settings.prefix}, cannot be seen"
+            f"nothing was recorded: {reached if self.profile is not None else 'this process did not import torch'}; "
+            "what `python -I`, `-E` or `-S` runs, or another Python, cannot be seen"
         )
 
 
@@ -291,11 +291,21 @@ def _never_raising(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType],
     return guarded
 
 
+def _group() -> ModuleType | None:
+    """torch.distributed, if this process has joined those that train together."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
+
+
+def _has_ranks() -> bool:
+    group = _group()
+    return group is not None and group.get_world_size() > 1
+
+
 def _rank() -> int:
     """The rank of this process among those that train together."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
+    if (group := _group()) is not None:
+        return int(group.get_rank())
     told = next((os.environ[name] for name in _RANKS if name in os.environ), "0")
     return int(told) if told.isdecimal() else 0
 
@@ -309,7 +319,7 @@ def _line(record: Record) -> str:
     largest = sorted(summary.phases, key=lambda phase: -phase.self_seconds)[:2]
     parts = [
         f"step {record['step']:,}",
-        f"{summary.samples_per_wall:,.0f} samples/s",
+        f"{summary.samples_per_wall:,.0f} samples/s{' on rank 0' if _has_ranks() else ''}",
         *(f"{'/'.join(phase.path)} {summary.share(phase.self_seconds):.0%}" for phase in largest),
         *([f"{record['gpu_mem_peak_gb']:.1f} GB"] if record["gpu_mem_peak_gb"] else []),
     ]

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "report.table": {"rich", "mlvbench.report.text"},
     "cli": {
         "mlvbench.launch", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary", "mlvbench.report.text",
-        "mlvbench.report.compare", "mlvbench.report.text", "mlvbench.report.export", "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.runs",
     },
     "__main__": {"mlvbench.cli"},
 }  # fmt: skip

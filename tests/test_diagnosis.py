@@ -19,7 +19,7 @@ class TestData:
     def test_on_an_accelerator(self):
         assert said(steady({"data": 41, "forward": 59}), accelerator=True) == (
             "waiting for data takes 41% of the wall time: the accelerator starves; "
-            "more num_workers in the DataLoader, or cheaper transforms, would help"
+            "other num_workers or persistent_workers=True in the DataLoader, or cheaper transforms, may help"
         )
 
     def test_on_a_cpu_nothing_is_said_of_an_accelerator(self):
@@ -59,7 +59,7 @@ class TestOptimizer:
     def test_it_names_what_helps(self):
         assert said(steady({"optimizer": 35, "forward": 65})) == (
             "the optimizer takes 35% of the wall time: "
-            "PyTorch's fused implementation (fused=True), or larger batches, would help"
+            "PyTorch's fused implementation (fused=True), or larger batches, may help"
         )
 
 

@@ -290,6 +290,11 @@ class TestNames:
         assert found["command"] == ["train.py", name]
 
 
+def test_where_warm_up_is_most_of_a_run_it_says_what_to_do():
+    run = run_of([record(50 * i, {"forward": 3}, wall=4) for i in (1, 2)])
+    assert "50 steps in 1 snapshot; 1 more of warm-up left out (--include-warmup counts it; " in markdown(run)
+
+
 class TestMarkdown:
     def test_a_table_for_a_pull_request(self):
         assert markdown(RUN) == (
@@ -471,4 +476,4 @@ class TestShow:
         stream = Stream(terminal=True)
         report.show(directory, stream)
         assert "| wall time | 100.0 | 100.0% | 100.0 |  |" in stream.getvalue()
-        assert stream.getvalue().splitlines()[-2] == 'for a table, install rich: pip install "mlvbench[report]"'
+        assert stream.getvalue().splitlines()[-2] == "for a table, install rich: pip install rich"

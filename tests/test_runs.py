@@ -140,7 +140,7 @@ class TestRunFile:
         program = textwrap.dedent("""
             import os, signal, sys
             from pathlib import Path
-            from mlvbench import runs
+            from mlvbench import records, runs
             file = runs.RunFile(Path(sys.argv[1]), "0")
             record = records.make_record(1, {"a": 1.5}, samples=1, accounted=1, wall=1, memory=(0, 0))
             for _ in range(3):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WITHOUT_RICH", "show", "to_text"]
 
-WITHOUT_RICH = 'for a table, install rich: pip install "mlvbench[report]"'
+WITHOUT_RICH = "for a table, install rich: pip install rich"
 
 
 def show(path: str | os.PathLike[str], file: IO[str] | None = None) -> None:

@@ -54,7 +54,7 @@ def _data(summary: Summary, *, accelerator: bool) -> tuple[float, str]:
         share,
         DATA,
         f"waiting for data takes {share:.0%} of the wall time: {starves}; "
-        "more num_workers in the DataLoader, or cheaper transforms, would help",
+        "other num_workers or persistent_workers=True in the DataLoader, or cheaper transforms, may help",
     )
 
 
@@ -74,7 +74,7 @@ def _optimizer(summary: Summary) -> tuple[float, str]:
         share,
         OPTIMIZER,
         f"the optimizer takes {share:.0%} of the wall time: "
-        "PyTorch's fused implementation (fused=True), or larger batches, would help",
+        "PyTorch's fused implementation (fused=True), or larger batches, may help",
     )
 
 

@@ -141,7 +141,10 @@ def _snapshots(summary: Summary) -> str:
         return f"{snapshots}, warm-up included"
     if summary.warm_up_counted:
         return f"{snapshots}, {summary.warm_up:,} of them warm-up"
-    return f"{snapshots}; {summary.warm_up:,} more of warm-up left out"
+    left_out = f"{snapshots}; {summary.warm_up:,} more of warm-up left out"
+    if summary.snapshots >= 2 * summary.warm_up:
+        return left_out
+    return f"{left_out} (--include-warmup counts it; with a smaller --every there are more)"
 
 
 def _accelerator(run: Run, summary: Summary) -> str | None:
@@ -201,7 +204,7 @@ def verdict(comparison: Comparison, percent: float) -> str:
     wall = comparison.wall
     if wall.p is None:
         blocks = f"{comparison.blocks[0]:,} and {comparison.blocks[1]:,}"
-        return f"too few snapshots to tell whether it is slower: {blocks}, and 4 and 4 would do; record more often"
+        return f"too few snapshots to tell whether it is slower: {blocks}, 4 and 4 would do; run with a smaller --every"
     change = f"{abs(comparison.slowdown):.1f} % {'slower' if comparison.slowdown > 0 else 'faster'} a step"
     if comparison.is_slower(percent):
         return f"{change}: more than {percent:g} %, and more than noise ({_p_is(wall.p)})"
