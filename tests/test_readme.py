@@ -143,4 +143,4 @@ def test_what_the_demo_prints_is_shown(tmp_path):
 def test_the_files_exist(path):
     if path == "train.py":
         return
-    assert any((ROOT / folder / path).exists() for folder in ("", "mlvbench", "examples"))
+    assert any((ROOT / folder / path).exists() for folder in ("", "mlvbench", "mlvbench/report", "examples"))
