@@ -12,6 +12,8 @@ import inspect
 import sys
 import threading
 import time
+import traceback
+import warnings
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,7 +22,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn.modules.loss import _Loss
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import dataloader
+from torch.utils.data import dataloader, get_worker_info
 
 from mlvbench import device, monitoring, phases, progress, records
 from mlvbench.device import accelerator_of
@@ -101,6 +103,7 @@ class Profile:
         record_every_n_steps: int | None,
         clock: Callable[[], float] = time.perf_counter,
         when_begun: Callable[[], object] = lambda: None,
+        when_recorded: Callable[[dict[str, float]], object] = dict,
     ) -> None:
         self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock)
         self.thread = _Thread()
@@ -110,6 +113,7 @@ class Profile:
         self._every = record_every_n_steps or 1
         self._clock = clock
         self._when_begun = when_begun
+        self._when_recorded = when_recorded
         self._undo: list[Callable[[], None]] = []
         self._begin_anew()
 
@@ -129,6 +133,9 @@ class Profile:
     def __exit__(self, *error: object) -> None:
         self.remove()
         self.finish()
+        if self.error is not None:
+            message = f"profiling ended at an error of its own, please report it: {self.error!r}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def install(self) -> None:
         """Puts a stand-in into each seam."""
@@ -148,7 +155,7 @@ class Profile:
         if self._is_begun and self.error is None:
             self._steps.ended()
             if not self.monitor._is_recorded(self._steps.count):
-                self.monitor._snapshot(self._steps.count, self._last_left)
+                self._when_recorded(self.monitor._snapshot(self._steps.count, self._last_left))
             self._is_begun = False
 
     def forget(self) -> None:
@@ -159,22 +166,34 @@ class Profile:
 
     # What the stand-ins call
 
-    def enter(self, name: str) -> Phase | None:
+    def enter(self, name: str, beginning: int = 0) -> Phase | None:
         """Opens a phase, which `leave` or `fail` closes; `None` where a stand-in is called that others have kept."""
         if not self._undo:
             return None
         if not self._is_begun:
             self._begin()
-        if self.thread.steps:
+            if not self._undo:
+                return None
+        if self.thread.steps > beginning:
             self._forget_steps_that_raised()
         phase = self._phases.get(name) or self.monitor._phase(name)
-        phase.__enter__()
+        try:
+            phase.__enter__()
+        except BaseException as error:
+            # Ctrl-C may come when it is open already.
+            phase.__exit__(type(error), error, None)
+            raise
         return phase
 
     def _begin(self) -> None:
+        """Begins with the first seam that is reached; not in a loader's worker, whose time is not the loop's."""
+        if get_worker_info() is not None:
+            self.remove()
+            return
         self._is_begun = True
         self._guarded(self._when_begun)
         self.monitor.reset()
+        self._last_left = self._clock()
 
     def leave(self, phase: Phase | None) -> None:
         """Closes a phase that ended well."""
@@ -186,6 +205,7 @@ class Profile:
         """Closes a phase that an error ended, and takes the frames of the stand-ins out of the error's traceback."""
         if phase is not None:
             phase.__exit__(type(error), error, error.__traceback__)
+            self._last_left = self._clock()
         hide_frames(error)
 
     def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Phase | None:
@@ -201,7 +221,7 @@ class Profile:
             try:
                 self._note_call(module, args, kwargs, has_gradients)
             except Exception as error:
-                self.error = error
+                self._end_at(error)
         return self.enter("forward" if has_gradients else "inference")
 
     def _note_call(
@@ -237,7 +257,7 @@ class Profile:
             try:
                 self._samples.fetched(loader, batch)
             except Exception as error:
-                self.error = error
+                self._end_at(error)
 
     def note_end(self, loader: object) -> None:
         """Notes that a loader has no more."""
@@ -255,9 +275,11 @@ class Profile:
         thread = self.thread
         if thread.steps:
             self._forget_steps_that_raised(beginning=1)
-        if not thread.steps:
-            thread.step = self.enter("optimizer")
+        # Counted before it is opened, and closed before it is not: should Ctrl-C come between, the next seam sees it.
         thread.steps += 1
+        if thread.steps == 1:
+            thread.step = None
+            thread.step = self.enter("optimizer", beginning=1)
 
     def leave_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Closes it, and notes a step of the training if it was one."""
@@ -266,15 +288,16 @@ class Profile:
             return
         if thread.steps > 1:
             self._forget_steps_that_raised()
-        thread.steps -= 1
-        if thread.steps:
+        if thread.steps > 1:
+            thread.steps -= 1
             return
         self.leave(thread.step)
+        thread.steps = 0
         if self.error is None:
             try:
                 self._note_step(optimizer)
             except Exception as error:
-                self.error = error
+                self._end_at(error)
 
     def _note_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._steps.stepped(optimizer):
@@ -293,7 +316,7 @@ class Profile:
         count = self._steps.count
         if count >= self._next_due:
             self._next_due = count - count % self._every + self._every
-            self.monitor._snapshot(count)
+            self._when_recorded(self.monitor._snapshot(count))
 
     def _forget_steps_that_raised(self, beginning: int = 0) -> None:
         """Closes the phase of steps that are not on the stack any more: their hooks do not hear of an error."""
@@ -313,8 +336,15 @@ class Profile:
         try:
             return note(*args) if self.error is None else None
         except Exception as error:
-            self.error = error
+            self._end_at(error)
             return None
+
+    def _end_at(self, error: Exception) -> None:
+        """Ends the profiling at an error of ours. One of the script's, of a signal handler, goes on its way."""
+        if not is_ours(error):
+            raise error
+        # Without what its frames hold: batches, modules.
+        self.error = error.with_traceback(None)
 
 
 _STEP_RAISED = (RuntimeError, RuntimeError(), None)
@@ -336,36 +366,61 @@ def hide_frames(error: BaseException) -> None:
 
     Python 3.10 puts the frame that raises it again back.
     """
-    error.__traceback__ = _without_ours(error.__traceback__)
+    # Not by assignment, which an exception that is a frozen dataclass refuses.
+    error.with_traceback(_without_ours(error.__traceback__))
     shown = error.__traceback__
     while shown is not None:
         shown.tb_next = _without_ours(shown.tb_next)
         shown = shown.tb_next
 
 
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_frame.f_globals.get("__name__", "").startswith("mlvbench."):
-        traceback = traceback.tb_next
-    return traceback
+def hide_this_frame(error: BaseException) -> None:
+    """Takes the frame that has caught an error, and raises it again, out of its traceback."""
+    if error.__traceback__ is not None:
+        error.with_traceback(error.__traceback__.tb_next)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error came about here or in what is used here; else a signal handler of the script's raised it."""
+    frames = traceback.walk_tb(error.__traceback__)
+    modules = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames]
+    return all(name in _WHAT_WE_USE or name in sys.stdlib_module_names for name in modules)
+
+
+_WHAT_WE_USE = ("mlvbench", "torch", "wrapt", "tqdm")
+
+
+def _without_ours(shown: TracebackType | None) -> TracebackType | None:
+    while shown is not None and str(shown.tb_frame.f_globals.get("__name__")).startswith("mlvbench."):
+        shown = shown.tb_next
+    return shown
 
 
 # The stand-ins
 
 
 def _fetch(original: Callable[..., Any], profile: Profile) -> Callable[..., Any]:
+    thread = profile.thread
+
     @functools.wraps(original)
     def fetch(self: Any) -> Any:
-        profile.note_fetching()
-        phase = profile.enter("data")
+        phase = None
+        was_in_module = thread.in_module
         try:
+            profile.note_fetching()
+            phase = profile.enter("data")
+            # A module that a dataset calls, to transform an image, is part of fetching it.
+            thread.in_module = True
             batch = original(self)
             profile.leave(phase)
+            profile.note_fetched(self, batch)
         except BaseException as error:
             profile.fail(phase, error)
             if isinstance(error, StopIteration):
                 profile.note_end(self)
             raise
-        profile.note_fetched(self, batch)
+        finally:
+            thread.in_module = was_in_module
         return batch
 
     return fetch
@@ -376,8 +431,14 @@ def _call_module(original: Callable[..., Any], profile: Profile) -> Callable[...
 
     @functools.wraps(original)
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or thread.in_module:
+        if is_dynamo_compiling():
             return original(self, *args, **kwargs)
+        if thread.in_module:
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_this_frame(error)
+                raise
         phase = None
         try:
             thread.in_module = True

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,16 +20,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from mlvbench.running import PhaseTarget, Settings
+from mlvbench.running import PhaseTarget, Settings, is_profiled
 from mlvbench.runs import RUNS, holds_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
-
-_JOB_IDS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-"""What launchers that start `mlvbench run` once a rank call the job, so that its ranks share a directory."""
 
 
 class BadCommand(ValueError):  # noqa: N818  # for a user it is a wrong command, not an error
@@ -71,8 +69,12 @@ def launch(
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
     environment = {**os.environ, **settings.environment(), "PYTHONPATH": _python_path(os.environ)}
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
+    # Python ignores these, which what it becomes would inherit.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execve(program[0], program, environment)
     except OSError as error:
@@ -119,7 +121,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if takes_value:
             takes_value = False
-        elif not argument.startswith("-") or argument in ("-", "-c", "-m"):
+        elif not argument.startswith("-") or argument == "-" or argument.startswith(("-c", "-m")):
             return
         elif not argument.startswith(("--", "-W", "-X")) and set(argument) & set("IES"):
             raise BadCommand(
@@ -131,6 +133,8 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 def _check_script(script: str) -> None:
     path = Path(script)
+    if not script:
+        raise BadCommand("the name of the script is empty")
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise BadCommand(f"{script!r} is a folder without a __main__.py, and not a script")
     if path.exists():
@@ -155,9 +159,9 @@ def _target(text: str, command: Sequence[str]) -> PhaseTarget:
         raise BadCommand(f"--phase must be NAME=package.module:Class.method, got {text!r}")
     script = _script_in(command)
     first = match["module"].partition(".")[0]
-    if script is not None and match["module"] == script.stem:
+    if match["module"] == (command[1] if command[0] == "-m" else script and script.stem):
         return PhaseTarget(match["name"], "__main__", match["path"], text)
-    if first != "__main__" and not _is_findable(first, [Path.cwd() if script is None else script.parent]):
+    if first != "__main__" and not _is_findable(first, [Path.cwd() if script is None else script.resolve().parent]):
         close = difflib.get_close_matches(first, sys.stdlib_module_names, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise BadCommand(
@@ -171,6 +175,8 @@ def _script_in(command: Sequence[str]) -> Path | None:
     """The script that a command runs, as far as one can tell."""
     if command[0] == "-m":
         return None
+    if command[0] != "--":
+        return Path(command[0])
     return next((Path(part) for part in command if part.endswith(".py")), None)
 
 
@@ -194,12 +200,15 @@ def _python_path(environment: Mapping[str, str]) -> str:
 
 def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str]:
     """The run's directory, made, with the name that it has in this folder."""
-    given = output if output is not None else os.environ.get("MLVBENCH_RUN_DIR")
+    if output == "":
+        raise BadCommand("--output must be the name of a directory, got ''")
+    # In a run that is started inside a run the variable is that of the other one.
+    inherited = None if is_profiled(os.environ) else os.environ.get("MLVBENCH_RUN_DIR")
+    given = output or inherited
     try:
-        if given is not None:
+        if given:
             directory = Path(given)
-            if output is not None:
-                _check_output(directory)
+            _check_output(directory)
             directory.mkdir(parents=True, exist_ok=True)
         else:
             directory = _new_directory(command)
@@ -212,11 +221,11 @@ def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str]:
 
 def _check_output(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
-        raise BadCommand(f"--output must be a directory, and {str(directory)!r} is a file")
+        raise BadCommand(f"the records need a directory, and {str(directory)!r} is a file")
     # Where a launcher starts this once a rank, another rank may have written there already.
     if directory.exists() and holds_records(directory) and "RANK" not in os.environ and not _job():
         raise BadCommand(
-            f"--output {str(directory)!r} has the records of another run, which would be mixed; choose another"
+            f"the directory {str(directory)!r} has the records of another run, which would be mixed; choose another"
         )
 
 
@@ -243,13 +252,15 @@ def _new_directory(command: Sequence[str]) -> Path:
 def _name(command: Sequence[str]) -> str:
     """What a run of the command is called."""
     script = _script_in(command)
-    return script.stem if script else Path(command[1] if command[0] in ("-m", "--") else command[0]).resolve().name
+    return script.resolve().stem if script else Path(command[1]).name
 
 
 def _job() -> str | None:
-    # torchrun's default id says nothing.
-    known = (os.environ.get(name) for name in _JOB_IDS)
-    return next((re.sub(r"[^\w.-]", "-", job) for job in known if job and job != "none"), None)
+    """The name of the job where a launcher starts `mlvbench run` once a rank: the ranks share a directory."""
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "none")  # which is torchrun's name for none
+    if job == "none" and os.environ.get("SLURM_NTASKS", "1") != "1" and "SLURM_STEP_ID" in os.environ:
+        job = f"{os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
+    return None if job == "none" else re.sub(r"[^\w.-]", "-", job)
 
 
 def _remove_if_empty(directory: Path) -> None:

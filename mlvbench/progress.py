@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections import deque
-from collections.abc import Mapping
+from collections import UserDict, deque
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch._C import DisableTorchFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,11 +37,12 @@ class Samples:
     """
 
     def __init__(self) -> None:
-        self._loaders: weakref.WeakKeyDictionary[Any, _Fetched] = weakref.WeakKeyDictionary()
+        self._loaders: dict[int, _Fetched] = {}
         self._loader: weakref.ref[Any] | None = None
         self._fetched: _Fetched | None = None
         self._trains_from_loader = False
         self._model: weakref.ref[Any] | None = None
+        self._trainable: weakref.ref[Any] | None = None
         self._last_input: weakref.ref[Tensor] | None = None
         self._counted_in_step = False
 
@@ -59,15 +60,14 @@ class Samples:
     def fetched(self, loader: Any, batch: Any) -> None:
         """Notes a batch that a loader's iterator gave. Only its length is kept."""
         if self._fetched is None or self._loader is None or self._loader() is not loader:
-            self._loader = weakref.ref(loader)
-            self._fetched = self._loaders.get(loader)
-            if self._fetched is None:
-                self._loaders[loader] = self._fetched = _Fetched()
+            key = id(loader)
+            self._loader = weakref.ref(loader, lambda _: self._loaders.pop(key, None))
+            self._fetched = self._loaders.setdefault(key, _Fetched(self._loader))
         self._fetched.add(length(batch))
 
     def ended(self, loader: Any) -> None:
         """Notes that a loader's iterator has no more batches."""
-        fetched = self._loaders.get(loader)
+        fetched = self._loaders.get(id(loader))
         if fetched is not None:
             fetched.drop_inferred()
 
@@ -87,13 +87,22 @@ class Samples:
         Returns:
             The samples to count, if this is a new batch; else `None`.
         """
-        if self._fetched is not None and self._fetched.lengths:
+        if self._fetched is not None and self._fetched.lengths and self._is_trainable(model):
             self._trains_from_loader = self._counted_in_step = True
             fetched = self._fetched.take()
             return fetched if fetched is not None else (length(inputs) or 0)
-        if self._trains_from_loader or (in_closure and self._counted_in_step):
+        if self._trains_from_loader or (in_closure and self._counted_in_step) or not self._is_trainable(model):
             return None
         return self._input(model, inputs)
+
+    def _is_trainable(self, model: Any) -> bool:
+        """Whether a module has anything to train: a metric has not, nor has a module that transforms images."""
+        if self._trainable is not None and self._trainable() is model:
+            return True
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return False
+        self._trainable = weakref.ref(model)
+        return True
 
     def _input(self, model: Any, inputs: Iterable[Any]) -> int | None:
         """The length of an input that no loader gave, if it is the first model's and a new one."""
@@ -128,7 +137,9 @@ class Samples:
 class _Fetched:
     """Lengths of the batches that one pass over a loader gave and that no model was trained on yet, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, loader: weakref.ref[Any]) -> None:
+        # Kept, since a weak reference that is gone calls nothing.
+        self._loader = loader
         self.lengths: deque[int | None] = deque(maxlen=_FETCHED_AHEAD)
         self._inferred = 0
 
@@ -155,19 +166,28 @@ def length(batch: Any) -> int | None:
     """The length of the first dimension of the first tensor in a batch; `None` if there is no such tensor."""
     # The usual case, written out for speed: a tensor, or a tensor first in a list.
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if not isinstance(first, Tensor) or not _has_length(first):
-        first = next(tensors_in(batch), None)
-    return None if first is None else first.shape[0]
+    found = _length(first) if isinstance(first, Tensor) else None
+    return found if found is not None else next((_length(tensor) for tensor in tensors_in(batch)), None)
 
 
-def _has_length(tensor: Tensor) -> bool:
-    return tensor.ndim > 0 and type(tensor.shape[0]) is int
+def _length(tensor: Tensor) -> int | None:
+    """The length of a tensor's first dimension; `None` where it has none, or none that is a plain number."""
+    try:
+        # A subclass of Tensor, or a mode, must not be asked: it may do anything.
+        with DisableTorchFunction():
+            first = tensor.shape[0] if tensor.dim() else None
+    except (RuntimeError, NotImplementedError):
+        return None  # a nested tensor
+    return first if type(first) is int else None
 
 
 def tensors_in(batch: Any, depth: int = 4) -> Iterator[Tensor]:
-    """The tensors in a batch that have a dimension, in order, also in lists, dicts and dataclasses inside it."""
+    """The tensors in a batch that have a length, in order, also in lists, dicts and dataclasses inside it.
+
+    Nothing of the script's own is called: what a lazy container holds is not looked for.
+    """
     if isinstance(batch, Tensor):
-        if _has_length(batch):
+        if _length(batch) is not None:
             yield batch
     elif depth:
         for item in _items(batch):
@@ -175,12 +195,16 @@ def tensors_in(batch: Any, depth: int = 4) -> Iterator[Tensor]:
 
 
 def _items(batch: Any) -> Iterable[Any]:
-    if isinstance(batch, Mapping):
-        return batch.values()
-    if isinstance(batch, (list, tuple)):
-        return batch
-    if dataclasses.is_dataclass(batch):
-        return [getattr(batch, field.name, None) for field in dataclasses.fields(batch)]
+    if isinstance(batch, UserDict):  # a tokenizer's
+        batch = batch.data
+    if isinstance(batch, dict):
+        return dict.values(batch)
+    if isinstance(batch, list):
+        return list.__iter__(batch)
+    if isinstance(batch, tuple):
+        return tuple.__iter__(batch)
+    if dataclasses.is_dataclass(batch) and hasattr(batch, "__dict__"):
+        return [vars(batch)[field.name] for field in dataclasses.fields(batch) if field.name in vars(batch)]
     return ()
 
 

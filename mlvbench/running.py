@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
+import functools
 import json
 import os
 import shlex
@@ -84,9 +84,24 @@ class Settings(NamedTuple):
         return cls(**{**settings, "phases": [PhaseTarget(*phase) for phase in settings["phases"]]})
 
 
+def is_profiled(environment: Mapping[str, str]) -> bool:
+    """Whether a process with these variables is part of a run."""
+    return _SETTINGS in environment
+
+
 def attach() -> None:
-    """Attaches the profiler to this process: to torch, when it is imported, and to the process's end."""
-    _Process(Settings.of(os.environ)).attach()
+    """Attaches the profiler to torch, which is about to be imported, and to the end of this process."""
+    _this_process().attach()
+
+
+def report() -> None:
+    """Says at the end of the process what the run was, if it is for this process to say."""
+    _this_process().report()
+
+
+@functools.cache
+def _this_process() -> _Process:
+    return _Process(Settings.of(os.environ))
 
 
 class _Process:
@@ -102,6 +117,7 @@ class _Process:
         self._is_first = os.getpid() == settings.process
         # The first process of the run, if it is a Python, has told the others that it will report.
         self._reports = self._is_first or _REPORTER not in os.environ
+        self._rank = _rank()
         self._waiting = set(settings.phases)
         self._wrong: set[PhaseTarget] = set()
         self._file: RunFile | None = None
@@ -112,42 +128,41 @@ class _Process:
         """Waits for torch, for the modules with further phases, and for the end."""
         import wrapt
 
-        if self._reports:
+        if self._reports and not self._is_first:
             os.environ[_REPORTER] = str(os.getpid())
-            atexit.register(self._report)
+            atexit.register(self.report)
         os.register_at_fork(after_in_child=self._forget)
         wrapt.register_post_import_hook(_never_raising(self._install), "torch")
         for module in {phase.module for phase in self._waiting} - {"__main__"}:
             wrapt.register_post_import_hook(_never_raising(self._add_phases), module)
 
     def _install(self, _: ModuleType) -> None:
+        # All that is needed while it trains, so that importing it is no part of that.
+        import mlvbench.report.summary
+        import mlvbench.runs  # noqa: F401
         from mlvbench.autoprofile import Profile
 
-        self.profile = Profile(self._settings.every, when_begun=self._begin)
+        self.profile = Profile(self._settings.every, when_begun=self._begin, when_recorded=self._record)
         self.profile.install()
-        self.profile.monitor.subscribe(self._record)
         for module in {phase.module for phase in self._waiting}:
             if module != "__main__" and module in sys.modules:
                 self._add_phases(sys.modules[module])
 
     def _add_phases(self, module: ModuleType) -> None:
         if self.profile is None:
-            if "torch" in sys.modules:
-                return  # It is being imported, and has imported this module.
-            # Now, since the script may be about to take a function out of the module.
-            importlib.import_module("torch")
-        assert self.profile is not None
+            return  # torch has imported the module, and is not imported itself yet.
         for phase in [phase for phase in self._waiting if sys.modules.get(phase.module) is module]:
             self._waiting.discard(phase)
             try:
                 self.profile.monitor.instrument(module, {phase.name: phase.path})
             except (AttributeError, TypeError) as error:
                 self._wrong.add(phase)
-                if _rank() == 0:
+                if self._prints():
                     _say(f"--phase {phase.text}: {error}")
 
     def _begin(self) -> None:
         """Does what had to wait for the training: what the script itself defines is there only now."""
+        self._rank = _rank()
         self._add_phases(sys.modules["__main__"])
         atexit.register(self._finish)
         # A child of multiprocessing's does not come to what atexit has.
@@ -173,17 +188,26 @@ class _Process:
                 self._has_failed = True
                 _say(f"no more records are written: {error}; the training goes on")
         # At the end there may be one without a step, of what came after the last.
-        if _rank() == 0 and not self._settings.quiet and record["step"] != self._last_step:
+        if record["step"] not in (0, self._last_step) and not self._settings.quiet and self._prints():
             _say(_line(record))
         self._last_step = record["step"]
+
+    def _prints(self) -> bool:
+        """Whether this is the one of the processes that train together that prints.
+
+        A process that is no rank may be one whose output the script reads.
+        """
+        return self._rank == 0 and (self._reports or _is_rank())
 
     def _write(self, record: Record) -> None:
         from mlvbench.runs import RunFile, describe_run
 
+        if _group() is not None:
+            self._rank = _rank()  # At the end the group may be gone.
         if self._file is None:
             directory = Path(self._settings.directory)
             restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            self._file = RunFile(directory, str(_rank()) if restarts == "0" else f"{_rank()}.restart{restarts}")
+            self._file = RunFile(directory, f"{self._rank}" if restarts == "0" else f"{self._rank}.restart{restarts}")
             describe_run(directory, self._description())
         self._file.append(record)
 
@@ -205,9 +229,9 @@ class _Process:
             "torch": sys.modules["torch"].__version__,
         }
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Says, when the run is at its end, what it was."""
-        if not self._reports or _rank() != 0:
+        if not self._reports or self._rank != 0:
             return
         try:
             self._finish()
@@ -224,7 +248,7 @@ class _Process:
 
     def _say_what_happened(self) -> None:
         if self.profile is not None and self.profile.error is not None:
-            _say(f"profiling ended at an error of its own: {self.profile.error!r}; please report it")
+            _say(f"profiling ended at an error of its own, please report it: {self.profile.error!r}")
         if self._has_records():
             # What another process recorded is shown by one that trains, or that started those which do.
             if self._is_first or self.profile is not None:
@@ -257,9 +281,9 @@ class _Process:
         directory, shown = self._settings.directory, self._settings.shown
         shown = shown if os.path.abspath(shown) == directory else directory
         if self._settings.quiet:
-            report.write(f"mlvbench report {shlex.quote(shown)}\n", sys.stderr)
-        else:
-            report.show(shown)
+            _print(f"mlvbench report {shlex.quote(shown)}\n")
+        elif sys.__stderr__ is not None:
+            report.show(shown, sys.__stderr__)
 
     def _why_not(self, phase: PhaseTarget) -> str:
         if phase in self._waiting:
@@ -302,6 +326,10 @@ def _has_ranks() -> bool:
     return group is not None and group.get_world_size() > 1
 
 
+def _is_rank() -> bool:
+    return _group() is not None or any(name in os.environ for name in _RANKS)
+
+
 def _rank() -> int:
     """The rank of this process among those that train together."""
     if (group := _group()) is not None:
@@ -327,14 +355,18 @@ def _line(record: Record) -> str:
 
 
 def _say(text: str) -> None:
-    """Prints a line to stderr, above the bars of tqdm's where there are any. Where it cannot, it does nothing."""
-    line = f"mlvbench: {text}\n"
-    try:
+    _print(f"mlvbench: {text}\n")
+
+
+def _print(line: str) -> None:
+    """Prints to the stderr that the process began with, above the bars of tqdm's where there are any.
+
+    What the script has put in its place is the script's. Where it cannot print, it does nothing.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
         if tqdm is not None and getattr(tqdm, "_instances", None):
-            tqdm.write(line, file=sys.stderr, end="")
-        else:
-            sys.stderr.write(line)
-            sys.stderr.flush()
-    except Exception:
-        return
+            tqdm.write(line, file=sys.__stderr__, end="")
+        elif sys.__stderr__ is not None:
+            sys.__stderr__.write(line)
+            sys.__stderr__.flush()

@@ -49,6 +49,7 @@ class RunFile:
         self._directory = directory
         self._name = name
         self._descriptor: int | None = None
+        self._identity: tuple[int, int] | None = None
 
     def append(self, record: Mapping[str, float]) -> None:
         """Writes a record as the file's last line.
@@ -60,17 +61,27 @@ class RunFile:
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         if self._descriptor is None:
             self._descriptor = self._create()
+            self._identity = _identity(self._descriptor)
+        elif _identity(self._descriptor) != self._identity:
+            # The program has closed all of its files, and the number may be that of one of its own now.
+            self._descriptor = self._open_again()
         end = os.fstat(self._descriptor).st_size
         if os.write(self._descriptor, line) < len(line):
             # The disk is full. A piece of a line must not stand before the next one, should there be room again.
             os.ftruncate(self._descriptor, end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(self.path or ""))
 
+    def _open_again(self) -> int:
+        assert self.path is not None
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        self._identity = _identity(descriptor)
+        return descriptor
+
     def close(self) -> None:
         """Closes the file. A record appended later goes into a new one."""
-        if self._descriptor is not None:
+        if self._descriptor is not None and _identity(self._descriptor) == self._identity:
             os.close(self._descriptor)
-            self._descriptor = None
+        self._descriptor = None
 
     def _create(self) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -105,6 +116,15 @@ def describe_run(directory: Path, description: Mapping[str, object]) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Which file a descriptor is of; `None` for one that is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _create_exclusively(path: Path) -> int:

@@ -4,6 +4,7 @@ import sys
 import threading
 import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 from vit import Vit, train
 
-from mlvbench.autoprofile import SEAMS, autoprofile
+from mlvbench.autoprofile import SEAMS, Profile, autoprofile
 from mlvbench.monitoring import ThroughputMonitor
 
 
@@ -233,6 +234,45 @@ def test_streams_and_workers(clock, times, workers):
     assert "data" in figures
 
 
+class Transformed(Data):
+    """Transforms each image by a module, as torchvision does."""
+
+    def __init__(self, clock, length):
+        super().__init__(clock, length)
+        self.transform = nn.Linear(2, 2)
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return self.transform(image).detach(), label
+
+
+def test_a_module_that_transforms_is_part_of_fetching(clock, times):
+    model = Slow(clock, 1)
+    with times() as figures:
+        loop(model, DataLoader(Transformed(clock, 6), 2), optimizer_of(model))
+        with torch.no_grad():
+            for image, _ in DataLoader(Transformed(clock, 4), 2):
+                model(image)
+    assert (figures["data"], figures["samples"], figures["forward"]) == (10, 6, 3)
+    assert not [key for key in figures if "/" in key]
+
+
+class Metric(nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+
+def test_a_metric_takes_no_batch(clock, times):
+    model = Slow(clock, 1)
+    with times() as figures:
+        loop(model, DataLoader(Data(clock, 6), 2), optimizer_of(model))
+        for image, _ in DataLoader(Data(clock, 4), 2):
+            with torch.no_grad():
+                output = model(image)
+            Metric()(output)
+    assert figures["samples"] == 6
+
+
 def test_starting_workers_is_waiting_for_data(clock, times, monkeypatch):
     for name in ("__init__", "_reset"):
         original = getattr(_MultiProcessingDataLoaderIter, name)
@@ -369,6 +409,57 @@ def test_an_error_has_the_traceback_that_it_has_without_us(fail):
     assert frames_of(profiled.value) == frames_of(bare.value)
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    number: int
+
+
+def test_an_exception_that_takes_no_attribute_passes():
+    class Raises(nn.Module):
+        def forward(self, x):
+            raise Frozen(3)
+
+    with autoprofile(), pytest.raises(Frozen):
+        nn.Sequential(Raises())(torch.ones(1))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 puts the frame back")
+def test_an_error_that_a_model_catches_has_no_frame_of_ours():
+    caught = []
+
+    class Catches(nn.Module):
+        def forward(self, x):
+            try:
+                nn.Sequential(Failing())(x)
+            except OutOfMemory as error:
+                caught.extend(frames_of(error))
+            return x
+
+    with autoprofile():
+        Catches()(torch.ones(1))
+    assert caught
+    assert not [name for name in caught if "mlvbench" in name]
+
+
+def test_what_a_signal_handler_of_the_scripts_raises_in_our_code_goes_on_its_way(clock):
+    model = Slow(clock, 1)
+    profile = Profile(1, clock, when_recorded=failing)
+    with profile, pytest.raises(OutOfMemory):
+        loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
+    assert profile.error is None
+
+
+def test_where_all_that_was_reached_raised_the_wall_time_is_what_it_took(clock, times):
+    class Slowly(nn.Module):
+        def forward(self, x):
+            clock.advance(5)
+            raise OutOfMemory
+
+    with times() as figures, pytest.raises(OutOfMemory):
+        Slowly()(torch.ones(1))
+    assert figures == {"samples": 0, "steps": 0, "wall": 5}
+
+
 def test_nothing_is_recorded_of_what_raised_and_the_next_is(clock, times):
     model = Slow(clock, 1)
     with times() as figures:
@@ -413,10 +504,11 @@ def test_a_step_inside_a_step_that_raised_leaves_the_outer_one_open(clock, times
 def test_an_error_of_ours_ends_the_profiling_and_not_the_training(clock, monkeypatch):
     model = Slow(clock, 1)
     profile = autoprofile(1, clock)
-    monkeypatch.setattr("mlvbench.progress.length", failing)
-    with profile as monitor:
+    monkeypatch.setattr("mlvbench.progress.length", int)
+    with pytest.warns(RuntimeWarning, match="profiling ended at an error of its own"), profile as monitor:
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
-    assert isinstance(profile.error, OutOfMemory)
+    assert isinstance(profile.error, TypeError)
+    assert profile.error.__traceback__ is None, "it would hold the batch"
     assert monitor.records == []
 
 

@@ -1,6 +1,8 @@
 """Samples and steps, told from what passes the seams: by plain events, without a loop."""
 
-from collections import namedtuple
+import gc
+from collections import UserDict, namedtuple
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +15,27 @@ from mlvbench.progress import _BATCHES_WITHOUT_OPTIMIZER, Samples, Steps, length
 
 class Thing:
     """A loader, a model or an optimizer: something with an identity."""
+
+    def __init__(self, trainable=True):
+        self.trainable = trainable
+
+    def parameters(self):
+        yield torch.nn.Parameter(torch.zeros(1), requires_grad=self.trainable)
+
+
+class Lazy(dict):
+    """Reads an item only when it is asked for it."""
+
+    def __getitem__(self, key):
+        raise AssertionError
+
+    values = items = __iter__ = __getitem__
+
+
+class Asked(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *args, **kwargs):
+        raise AssertionError
 
 
 def batch(size):
@@ -40,10 +63,19 @@ Pair = namedtuple("Pair", "image label")
         (torch.tensor(1.0), None),
         (["a", 3, None], None),
         (torch.zeros(0, 3), 0),
+        (UserDict(ids=torch.zeros(3, 1)), 3),
+        (Lazy(image=torch.zeros(2)), 2),
+        (torch.zeros(5).as_subclass(Asked), 5),
+        (type("Other", (Mapping,), dict.fromkeys(["__getitem__", "__iter__", "__len__"], 1 / 1))(), None),
     ],
 )
 def test_the_length_of_a_batch(given, expected):
     assert length(given) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_nested_tensor_has_no_length():
+    assert length(torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])) is None
 
 
 def test_a_batch_that_contains_itself_is_given_up():
@@ -111,6 +143,28 @@ def test_validation_in_the_middle_of_an_epoch_with_a_batch_fetched_ahead():
     samples.ended(held)
     samples.fetched(loader, batch(2))
     assert [train(samples), train(samples)] == [3, 2]
+
+
+def test_what_has_nothing_to_train_takes_no_batch():
+    samples, loader, metric = Samples(), Thing(), Thing(trainable=False)
+    samples.fetched(loader, batch(4))
+    assert train(samples, model=metric) is None
+    assert train(samples) == 4
+    assert train(Samples(), model=metric) is None
+
+
+class Unhashable(Thing):
+    __hash__ = None
+
+
+def test_a_loader_of_any_kind():
+    samples, loader = Samples(), Unhashable()
+    samples.fetched(loader, batch(4))
+    samples.ended(loader)
+    assert train(samples) == 4
+    del loader
+    gc.collect()
+    assert samples._loaders == {}
 
 
 def test_a_batch_without_a_tensor_is_as_long_as_what_the_model_gets():

@@ -210,6 +210,93 @@ def test_quietly_into_a_directory_of_ones_own(folder):
     assert profiled("--output", "a b", "train.py", "5").returncode == 2, "nothing is mixed into it"
 
 
+def test_workers_whose_data_calls_modules_are_no_trainings(folder):
+    Path("transforms.py").write_text(
+        TRAIN
+        + """
+class Images(torch.utils.data.Dataset):
+    def __init__(self):
+        self.transform = nn.Linear(8, 8)
+    def __len__(self):
+        return 1200
+    def __getitem__(self, index):
+        return self.transform(torch.ones(8)).detach(), 0
+
+def main():
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for image, label in DataLoader(Images(), 100, num_workers=2):
+        nn.functional.cross_entropy(model(image), label).backward()
+        optimizer.step()
+if __name__ == "__main__":
+    main()
+"""
+    )
+    run = profiled("--every", "4", "transforms.py")
+    assert [path.name for path in the_run(folder).glob("*.jsonl")] == ["0.jsonl"]
+    assert [line.split()[2] for line in run.stderr.splitlines() if " step " in line] == ["4", "8", "12"]
+    [records] = read_run(the_run(folder)).ranks[0]
+    assert sum(record["samples"] for record in records) == 1200
+
+
+def test_what_a_script_puts_in_the_place_of_stderr_is_its_own(folder):
+    Path("redirects.py").write_text(
+        TRAIN
+        + """
+import contextlib, io, subprocess
+with contextlib.redirect_stderr(io.StringIO()) as caught:
+    train(4)
+print(repr(caught.getvalue()))
+child = [sys.executable, "-c", "import torch; torch.nn.Linear(1, 1)(torch.ones(1, 1)).sum().backward()"]
+print(subprocess.run(child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout)
+class Tee:
+    def write(self, text):
+        sys.__stderr__.write(text)
+    def flush(self):
+        pass
+sys.stderr = Tee()
+"""
+    )
+    run = profiled("--every", "4", "redirects.py")
+    assert run.stdout == "''\nb''\n"
+    assert " step 4 " in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("mlvbench report ")
+
+
+def test_without_stdout_and_stderr(folder):
+    for closed in ("<&-", ">&-", "2>&-", ">&- 2>&-"):
+        command = f"{sys.executable} -m mlvbench run --quiet --output 'out{closed}' train.py 4 {closed}"
+        assert subprocess.run(command, shell=True, capture_output=True).returncode == 0, closed
+
+
+def test_signals_are_as_python_found_them(folder):
+    Path("signals.sh").write_text("yes | head -1")
+    assert profiled("--quiet", "--", "sh", "signals.sh").stderr == ""
+
+
+def test_a_module_of_the_scripts_that_is_called_like_one_of_ours_is_not_run_by_us(folder):
+    for name in ("rich", "msgspec", "tqdm"):
+        Path(f"{name}.py").write_text("print('mine')")
+    run = profiled("train.py", "4")
+    assert run.stdout == bare("train.py", "4").stdout
+    assert run.stderr.splitlines()[-1].startswith("mlvbench report ")
+
+
+def test_a_run_inside_a_run_has_a_directory_of_its_own(folder):
+    Path("outer.py").write_text(
+        TRAIN
+        + """
+import subprocess
+train(4)
+subprocess.run([sys.executable, "-m", "mlvbench", "run", "train.py", "4"], check=True)
+"""
+    )
+    run = profiled("outer.py")
+    assert run.returncode == 0, run.stderr
+    names = sorted(path.name.partition("-")[0] for path in Path("mlvbench-runs").glob("*-*"))
+    assert names == ["outer", "train"]
+
+
 def test_a_script_that_goes_elsewhere(folder):
     Path("elsewhere.py").write_text(TRAIN + "import os\ntrain(3)\nos.mkdir('sub')\nos.chdir('sub')\n")
     run = profiled("elsewhere.py")
@@ -340,14 +427,18 @@ for _ in tqdm(range(3), file=sys.stderr, mininterval=0):
     assert [line.split()[2] for line in lines if line.startswith("mlvbench: step")] == ["4", "8", "12"]
 
 
-@pytest.mark.parametrize(("name", "job"), [("TORCHELASTIC_RUN_ID", "a/7"), ("SLURM_JOB_ID", "a/7")])
-def test_the_ranks_of_a_job_share_a_directory(folder, monkeypatch, name, job):
-    monkeypatch.setenv(name, job)
+@pytest.mark.parametrize(
+    "job",
+    [{"TORCHELASTIC_RUN_ID": "a/7"}, {"SLURM_JOB_ID": "a", "SLURM_STEP_ID": "7", "SLURM_NTASKS": "2"}],
+)
+def test_the_ranks_of_a_job_share_a_directory(folder, monkeypatch, job):
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         Path("idle.py").write_text("import os; open(os.environ['MLVBENCH_RUN_DIR'] + f'/{os.environ[\"RANK\"]}', 'x')")
         profiled("idle.py")
-    assert the_run(folder).name == "idle-a-7"
+    assert the_run(folder).name in ("idle-a-7", "idle-a.7")
     assert sorted(path.name for path in the_run(folder).iterdir()) == ["0", "1"]
 
 
@@ -429,7 +520,9 @@ def test_a_shell_script(folder):
         (["--phase", "x", "train.py"], "--phase must be NAME=package.module:Class.method, got 'x'"),
         (["--phase", "a/b=c:d", "train.py"], "--phase must be NAME=package.module:Class.method, got 'a/b=c:d'"),
         (["--phase", "x=no_such.module:f", "train.py"], "no module named 'no_such' where the script would find it"),
-        (["--output", "train.py", "train.py"], "--output must be a directory, and 'train.py' is a file"),
+        (["--output", "train.py", "train.py"], "the records need a directory, and 'train.py' is a file"),
+        (["--output", "", "train.py"], "--output must be the name of a directory, got ''"),
+        ([""], "the name of the script is empty"),
         (["--output", "train.py/x", "train.py"], "cannot make the run's directory"),
         (["--every", "0", "train.py"], "--every must be a positive integer, got '0'"),
         ([], "no script given"),

@@ -136,6 +136,18 @@ class TestRunFile:
         with pytest.raises(OSError, match="taken"):
             runs.RunFile(tmp_path / "taken", "0").append(RECORD)
 
+    def test_a_program_that_closes_all_of_its_files_keeps_its_own_and_ours(self, tmp_path):
+        file = runs.RunFile(tmp_path, "0")
+        file.append(RECORD)
+        os.close(file._descriptor)
+        with (tmp_path / "theirs").open("wb") as theirs:
+            assert theirs.fileno() == file._descriptor
+            file.append(RECORD)
+            theirs.write(b"theirs")
+        assert (tmp_path / "theirs").read_bytes() == b"theirs"
+        assert records_of(runs.read_run(tmp_path)) == [RECORD, RECORD]
+        file.close()
+
     def test_a_process_killed_at_any_moment_leaves_whole_lines(self, tmp_path):
         program = textwrap.dedent("""
             import os, signal, sys

@@ -1,12 +1,17 @@
-"""Attaches the profiler to a Python process: its folder is first on the PYTHONPATH of every process of a run.
+"""Attaches the profiler to a Python process when it imports torch: this folder is first on the PYTHONPATH of a run.
 
 Python imports the first `sitecustomize` that it finds, and so not the one that this hides, which is run from here.
-A process that the profiler cannot be attached to runs as it would without it. Any
-Python 3 may come here.
+Until torch is imported nothing else is, so that a process without it starts as fast as ever, and finds the modules that
+it would find. A process that the profiler cannot be attached to runs as it would without it. Any Python 3 may come.
 """
 
+import atexit
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # as in `typing`, which is not imported for this
+    from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -25,36 +30,64 @@ def _run_the_hidden_one() -> None:
             sys.modules["sitecustomize"] = this
 
 
+class _WhenTorchIsImported:
+    """Stands in `sys.meta_path` until the first import of torch, and then attaches."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Finds nothing, but torch when it is asked for it, when the others are asked anew."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        _attach()
+        # What watches torch from now on has come after the search had begun.
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)  # type: ignore[arg-type]
+            if spec is not None:
+                return spec
+        return None
+
+
 def _attach() -> None:
     try:
-        if os.environ["MLVBENCH_PREFIX"] != sys.prefix:
-            raise RuntimeError(f"it runs in {sys.prefix}, and mlvbench is in {os.environ['MLVBENCH_PREFIX']}")
-        _import_package()
-        import mlvbench.running
-
-        mlvbench.running.attach()
+        _running().attach()
     except Exception as error:
-        # Of the others, that the script starts, the report says what it can.
-        if os.environ.get("MLVBENCH_PROCESS") == str(os.getpid()):
-            sys.stderr.write(f"mlvbench: not profiled: {error}\n")
+        sys.stderr.write("mlvbench: not profiled: %r\n" % (error,))  # noqa: UP031  # also on an old Python
 
 
-def _import_package() -> None:
-    # From where this file is: where only the folder with the package was on the path, a child may not have it there.
-    if "mlvbench" in sys.modules:
-        return
-    import importlib.util
+def _report() -> None:
+    # The script's own folder is not searched any more: a rich.py in it would be run.
+    sys.path[:] = _PATH
+    _running().report()
 
-    package = os.path.dirname(_HERE)
-    spec = importlib.util.spec_from_file_location("mlvbench", os.path.join(package, "__init__.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["mlvbench"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+
+def _running() -> "ModuleType":
+    """The module that does it all, from where this file is: the package need not be on the path of a child."""
+    if "mlvbench" not in sys.modules:
+        import importlib.util
+
+        package = os.path.dirname(_HERE)
+        spec = importlib.util.spec_from_file_location("mlvbench", os.path.join(package, "__init__.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["mlvbench"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    import mlvbench.running
+
+    return mlvbench.running
 
 
 try:
     _run_the_hidden_one()
 finally:
-    if "MLVBENCH_PREFIX" in os.environ:
-        _attach()
+    _PATH = list(sys.path)
+    if os.environ.get("MLVBENCH_PREFIX") == sys.prefix:
+        sys.meta_path.insert(0, _WhenTorchIsImported())  # type: ignore[arg-type]
+        if os.environ.get("MLVBENCH_PROCESS") == str(os.getpid()):
+            # The processes that it starts leave the report to it.
+            os.environ["MLVBENCH_REPORTER"] = str(os.getpid())
+            atexit.register(_report)
+    elif os.environ.get("MLVBENCH_PROCESS") == str(os.getpid()):
+        sys.stderr.write(
+            "mlvbench: not profiled: it runs in %s, and mlvbench is in %s\n"  # noqa: UP031
+            % (sys.prefix, os.environ["MLVBENCH_PREFIX"])
+        )

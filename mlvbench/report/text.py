@@ -100,7 +100,9 @@ def report_sheet(run: Run, summary: Summary) -> Sheet:
 
 
 def diagnosis_of(run: Run, summary: Summary) -> str | None:
-    """Returns the sentence of diagnosis, if there is one."""
+    """Returns the sentence of diagnosis, if there is one; none of shares in which other threads have a part."""
+    if summary.overlap > 0:
+        return None
     return diagnose(summary, accelerator=_accelerator(run, summary) is not None)
 
 
