@@ -235,7 +235,7 @@ class Profile:
             return
         samples = self._samples.trained(module, inputs, in_closure=self.thread.steps > 0)
         if samples is not None:
-            if self._steps.batch_began():
+            if not self._steps.are_led and self._steps.batch_began():
                 self._register_step()
             self._counters.add_samples(samples)
 
@@ -312,9 +312,11 @@ class Profile:
 
     def _register_step(self) -> None:
         """Does what the monitor's `step` does for a count that only grows, in less time."""
-        self._counters.mark_loop()
         count = self._steps.count
+        if self._counters.loop is None:
+            self._counters.mark_loop()
         if count >= self._next_due:
+            self._counters.mark_loop()
             self._next_due = count - count % self._every + self._every
             self._when_recorded(self.monitor._snapshot(count))
 

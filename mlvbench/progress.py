@@ -217,11 +217,13 @@ class Steps:
     Attributes:
         count: Steps so far.
         unseen: Whether an optimizer is known to step where it cannot be counted: compiled, or in a backward.
+        are_led: Whether an optimizer leads; then batches need not be noted.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.unseen = False
+        self.are_led = False
         self._leading: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}
         self._longest = 0
@@ -240,6 +242,7 @@ class Steps:
             self.count += steps - 1
         if leading is not optimizer:
             self._leading = weakref.ref(optimizer)
+            self.are_led = True
         if self._others:
             self._others.clear()
         self.count += 1
@@ -249,7 +252,7 @@ class Steps:
         """Notes that a model is called with a new training batch, and says whether the one before it was a step."""
         complete = self._batches
         self._batches += 1
-        if self._leading is not None or not self._batches_lead(complete):
+        if not self._batches_lead(complete):
             return False
         self.count = complete
         return True
@@ -263,9 +266,9 @@ class Steps:
         return True
 
     def _batches_lead(self, complete: int) -> bool:
-        return self._leading is None and complete > 0 and (self.unseen or complete >= _BATCHES_WITHOUT_OPTIMIZER)
+        return not self.are_led and complete > 0 and (self.unseen or complete >= _BATCHES_WITHOUT_OPTIMIZER)
 
     def ended(self) -> None:
         """Notes that nothing follows: if no optimizer was seen, the batches so far are the steps."""
-        if self._leading is None:
+        if not self.are_led:
             self.count = self._batches

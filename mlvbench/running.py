@@ -138,7 +138,7 @@ class _Process:
 
     def _install(self, _: ModuleType) -> None:
         # All that is needed while it trains, so that importing it is no part of that.
-        import mlvbench.report.summary
+        import mlvbench.report.intervals
         import mlvbench.runs  # noqa: F401
         from mlvbench.autoprofile import Profile
 
@@ -340,15 +340,19 @@ def _rank() -> int:
 
 def _line(record: Record) -> str:
     """A snapshot in a line: the step, the throughput, the two phases that take most, the memory."""
-    from mlvbench.report.summary import summarize
-    from mlvbench.runs import Run
+    from mlvbench.report.intervals import intervals_of
 
-    summary = summarize(Run(Path(), {0: [[record]]}, {}, 0))
-    largest = sorted(summary.phases, key=lambda phase: -phase.self_seconds)[:2]
+    wall = record["wall_sec"] or 1
+    # What each phase takes itself: its time without that of the phases in it.
+    own = {path: column[0] for path, column in intervals_of([record]).seconds.items()}
+    for path, seconds in list(own.items()):
+        if path[:-1] in own:
+            own[path[:-1]] -= seconds
+    largest = sorted(own, key=lambda path: -own[path])[:2]
     parts = [
         f"step {record['step']:,}",
-        f"{summary.samples_per_wall:,.0f} samples/s{' on rank 0' if _has_ranks() else ''}",
-        *(f"{'/'.join(phase.path)} {summary.share(phase.self_seconds):.0%}" for phase in largest),
+        f"{record['samples'] / wall:,.0f} samples/s{' on rank 0' if _has_ranks() else ''}",
+        *(f"{'/'.join(path)} {own[path] / wall:.0%}" for path in largest),
         *([f"{record['gpu_mem_peak_gb']:.1f} GB"] if record["gpu_mem_peak_gb"] else []),
     ]
     return "  ".join(parts)

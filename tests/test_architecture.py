@@ -28,7 +28,7 @@ MAY_IMPORT = {
         "mlvbench.wrapping",
     },
     "running": {
-        "wrapt", "mlvbench.autoprofile", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary",
+        "wrapt", "mlvbench.autoprofile", "mlvbench.records", "mlvbench.report", "mlvbench.report.intervals",
         "mlvbench.runs",
     },
     "launch": {"mlvbench.running", "mlvbench.runs"},
