@@ -18,7 +18,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.loss import _Loss
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -210,7 +210,7 @@ class Profile:
 
     def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Phase | None:
         """Opens the phase of an outermost module; `None` where the call is part of something else."""
-        if not self._undo or _graph_task() != -1 or "_is_replica" in vars(module) or is_compiling():
+        if not self._undo or _graph_task() != -1 or "_is_replica" in module.__dict__:
             return None
         if not self._is_begun:
             self._begin()
