@@ -27,7 +27,7 @@ from torch.utils.data import dataloader, get_worker_info
 from mlvbench import device, monitoring, phases, progress, records
 from mlvbench.device import accelerator_of
 from mlvbench.monitoring import ThroughputMonitor
-from mlvbench.progress import Samples, Steps, tensors_in
+from mlvbench.progress import Samples, Steps, parameters_of, tensors_in
 from mlvbench.wrapping import run_while_tracing
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def autoprofile(
         clock: As for `ThroughputMonitor`.
 
     Returns:
-        A context manager that gives the monitor, and restores every seam on exit.
+        A context manager that gives the monitor, and restores every seam on exit. Of several, the last that was
+        entered is to be left first.
 
     Raises:
         TypeError: What `ThroughputMonitor` raises.
@@ -103,7 +104,7 @@ class Profile:
         record_every_n_steps: int | None,
         clock: Callable[[], float] = time.perf_counter,
         when_begun: Callable[[], object] = lambda: None,
-        when_recorded: Callable[[dict[str, float]], object] = dict,
+        when_recorded: Callable[[dict[str, float]], object] = lambda _: None,
     ) -> None:
         self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock)
         self.thread = _Thread()
@@ -151,11 +152,16 @@ class Profile:
             self._undo.pop()()
 
     def finish(self) -> None:
-        """Takes a snapshot of what there is since the last, if anything; it ends where the last seam was left."""
+        """Takes a snapshot of what there is since the last, if anything.
+
+        It ends where the last seam was left; or now, where phases of the script's own may have ended later.
+        """
         if self._is_begun and self.error is None:
             self._steps.ended()
-            if not self.monitor._is_recorded(self._steps.count):
-                self._when_recorded(self.monitor._snapshot(self._steps.count, self._last_left))
+            ended = {key.rpartition("/")[2] for key in self.monitor._ended_since_the_last()}
+            if ended or not self.monitor._is_recorded(self._steps.count):
+                end = self._last_left if ended <= NAMES else self._clock()
+                self._when_recorded(self.monitor._snapshot(self._steps.count, end))
             self._is_begun = False
 
     def forget(self) -> None:
@@ -214,6 +220,8 @@ class Profile:
             return None
         if not self._is_begun:
             self._begin()
+            if not self._undo:
+                return None
         if isinstance(module, _Loss):
             return self.enter("loss")
         has_gradients = torch.is_grad_enabled()
@@ -229,7 +237,7 @@ class Profile:
     ) -> None:
         inputs = (*args, *kwargs.values()) if kwargs else args
         if not self._is_on_its_device:
-            self._measure_on_device_of(chain(islice(module.parameters(), 1), tensors_in(inputs)))
+            self._measure_on_device_of(chain(islice(parameters_of(module), 1), tensors_in(inputs)))
         if not has_gradients:
             self._samples.inferred()
             return
@@ -509,21 +517,19 @@ SEAMS = (
 )
 """The seams that are attributes. An optimizer's subclasses override `step`, so there torch's own hooks are used."""
 
+NAMES = {"data", "forward", "inference", "loss", "backward", "optimizer"}
+"""The phases that the seams make."""
+
 
 def _put(seam: Seam, profile: Profile) -> Callable[[], None]:
     original = getattr(seam.owner, seam.attribute)
     stand_in = seam.stand_in(original, profile)
     _let_dynamo_past([stand_in])
-    inherited = seam.attribute not in vars(seam.owner)
     setattr(seam.owner, seam.attribute, stand_in)
 
     def restore() -> None:
-        # What another library has put there since is theirs, and calls ours.
-        if vars(seam.owner).get(seam.attribute) is not stand_in:
-            return
-        if inherited:
-            delattr(seam.owner, seam.attribute)
-        else:
+        # What another library has put there since is theirs, and calls ours, which does nothing any more.
+        if vars(seam.owner).get(seam.attribute) is stand_in:
             setattr(seam.owner, seam.attribute, original)
 
     return restore

@@ -56,7 +56,7 @@ def launch(
     """
     program = _program(command)
     targets = [_target(phase, command) for phase in phases]
-    directory, shown = _directory(command, output)
+    directory, shown, made = _directory(command, output)
     settings = Settings(
         directory=str(directory),
         shown=shown,
@@ -67,6 +67,7 @@ def launch(
         prefix=sys.prefix,
         process=os.getpid(),
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        made=made,
     )
     environment = {**os.environ, **settings.environment(), "PYTHONPATH": _python_path(os.environ)}
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -78,7 +79,8 @@ def launch(
     try:
         os.execve(program[0], program, environment)
     except OSError as error:
-        _remove_if_empty(directory)
+        if made:
+            _remove_if_empty(directory)
         raise BadCommand(f"cannot start {program[0]}: {error.strerror}") from None
 
 
@@ -132,9 +134,15 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 
 def _check_script(script: str) -> None:
-    path = Path(script)
     if not script:
         raise BadCommand("the name of the script is empty")
+    try:
+        _check_path(script, Path(script))
+    except OSError as error:
+        raise BadCommand(f"cannot look for the script {script!r}: {error.strerror}") from None
+
+
+def _check_path(script: str, path: Path) -> None:
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise BadCommand(f"{script!r} is a folder without a __main__.py, and not a script")
     if path.exists():
@@ -159,7 +167,7 @@ def _target(text: str, command: Sequence[str]) -> PhaseTarget:
         raise BadCommand(f"--phase must be NAME=package.module:Class.method, got {text!r}")
     script = _script_in(command)
     first = match["module"].partition(".")[0]
-    if match["module"] == (command[1] if command[0] == "-m" else script and script.stem):
+    if match["module"] in (_module_in(command), script and script.stem):
         return PhaseTarget(match["name"], "__main__", match["path"], text)
     if first != "__main__" and not _is_findable(first, [Path.cwd() if script is None else script.resolve().parent]):
         close = difflib.get_close_matches(first, sys.stdlib_module_names, n=1)
@@ -180,6 +188,14 @@ def _script_in(command: Sequence[str]) -> Path | None:
     return next((Path(part) for part in command if part.endswith(".py")), None)
 
 
+def _module_in(command: Sequence[str]) -> str | None:
+    """The module that a command runs with `-m` as its own, the last if it is a launcher's command."""
+    places = [place for place, part in enumerate(command[:-1]) if part == "-m"]
+    if command[0] == "-m":
+        return command[1]
+    return command[places[-1] + 1] if command[0] == "--" and places else None
+
+
 def _is_findable(module: str, folders: Sequence[Path]) -> bool:
     """Whether a top-level module is found, without importing it."""
     if PathFinder.find_spec(module, [str(folder) for folder in folders]) is not None:
@@ -198,8 +214,8 @@ def _python_path(environment: Mapping[str, str]) -> str:
     return f"{BOOTSTRAP}{os.pathsep}{before}" if before else str(BOOTSTRAP)
 
 
-def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str]:
-    """The run's directory, made, with the name that it has in this folder."""
+def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str, bool]:
+    """The run's directory, with the name that it has in this folder, and whether it had to be made."""
     if output == "":
         raise BadCommand("--output must be the name of a directory, got ''")
     # In a run that is started inside a run the variable is that of the other one.
@@ -209,14 +225,15 @@ def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str]:
         if given:
             directory = Path(given)
             _check_output(directory)
+            made = not directory.exists()
             directory.mkdir(parents=True, exist_ok=True)
         else:
-            directory = _new_directory(command)
+            directory, made = _new_directory(command), True
     except OSError as error:
         raise BadCommand(f"cannot make the run's directory: {error}; choose another with --output") from None
     if not os.access(directory, os.W_OK):
         raise BadCommand(f"cannot write into {str(directory)!r}; choose another with --output")
-    return directory.absolute(), str(directory)
+    return directory.absolute(), str(directory), made
 
 
 def _check_output(directory: Path) -> None:

@@ -375,11 +375,15 @@ class ThroughputMonitor:
             memory=memory,
         )
 
+    def _ended_since_the_last(self) -> list[str]:
+        """The places in the tree where phases have ended since the last snapshot."""
+        before = self._baseline.phases
+        return [key for key, value in self._counters.read().phases.items() if value != before.get(key, (0, 0))]
+
     def _is_recorded(self, step: int) -> bool:
-        """Whether the last snapshot has all that was counted, and is of this step."""
-        before, now = self._baseline, self._counters.read()
-        is_empty = (now.phases, now.samples) == (before.phases, before.samples)
-        return is_empty and bool(self._records) and self._records[-1]["step"] == step
+        """Whether the last snapshot has all samples, and is of this step."""
+        has_all = self._counters.read().samples == self._baseline.samples
+        return has_all and bool(self._records) and self._records[-1]["step"] == step
 
     def _publish(self, record: Record) -> None:
         failures = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch._C import DisableTorchFunction
+from torch.nn import Module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,6 +44,7 @@ class Samples:
         self._trains_from_loader = False
         self._model: weakref.ref[Any] | None = None
         self._trainable: weakref.ref[Any] | None = None
+        self._frozen: weakref.ref[Any] | None = None
         self._last_input: weakref.ref[Tensor] | None = None
         self._counted_in_step = False
 
@@ -67,9 +69,14 @@ class Samples:
 
     def ended(self, loader: Any) -> None:
         """Notes that a loader's iterator has no more batches."""
+        # From one epoch to the next what was frozen may be trained.
+        self._frozen = None
         fetched = self._loaders.get(id(loader))
         if fetched is not None:
             fetched.drop_inferred()
+            if fetched.lengths:
+                # A trainer that fetches ahead uses them now, also where it has validated in between.
+                self._loader, self._fetched = fetched.loader, fetched
 
     def inferred(self) -> None:
         """Notes that a model was called without gradients."""
@@ -99,10 +106,14 @@ class Samples:
         """Whether a module has anything to train: a metric has not, nor has a module that transforms images."""
         if self._trainable is not None and self._trainable() is model:
             return True
-        if not any(parameter.requires_grad for parameter in model.parameters()):
+        if self._frozen is not None and self._frozen() is model:
             return False
-        self._trainable = weakref.ref(model)
-        return True
+        is_trainable = any(parameter.requires_grad for parameter in parameters_of(model))
+        if is_trainable:
+            self._trainable = weakref.ref(model)
+        else:
+            self._frozen = weakref.ref(model)
+        return is_trainable
 
     def _input(self, model: Any, inputs: Iterable[Any]) -> int | None:
         """The length of an input that no loader gave, if it is the first model's and a new one."""
@@ -139,7 +150,7 @@ class _Fetched:
 
     def __init__(self, loader: weakref.ref[Any]) -> None:
         # Kept, since a weak reference that is gone calls nothing.
-        self._loader = loader
+        self.loader = loader
         self.lengths: deque[int | None] = deque(maxlen=_FETCHED_AHEAD)
         self._inferred = 0
 
@@ -160,6 +171,11 @@ class _Fetched:
         for _ in range(self._inferred):
             self.lengths.popleft()
         self._inferred = 0
+
+
+def parameters_of(model: Any) -> Iterator[Any]:
+    """A module's parameters; by torch's own method, since another one may do anything."""
+    return Module.parameters(model)
 
 
 def length(batch: Any) -> int | None:

@@ -52,10 +52,11 @@ class Settings(NamedTuple):
         every: Steps between two records.
         quiet: Whether no line and no report is printed.
         phases: Further phases.
-        command: What was run.
+        command: What was run; to the others as much of it as fits into a variable.
         prefix: The `sys.prefix` of the Python that has this package.
         process: The id of the process that was `mlvbench run`, and is the command now.
         started: When, in ISO 8601.
+        made: Whether the directory was made for the run.
     """
 
     directory: str
@@ -67,6 +68,7 @@ class Settings(NamedTuple):
     prefix: str
     process: int
     started: str
+    made: bool
 
     def environment(self) -> dict[str, str]:
         """The variables that carry the settings; what `bootstrap` reads has names of its own."""
@@ -74,7 +76,7 @@ class Settings(NamedTuple):
             _DIRECTORY: self.directory,
             _PREFIX: self.prefix,
             _PROCESS: str(self.process),
-            _SETTINGS: json.dumps(self._asdict()),
+            _SETTINGS: json.dumps({**self._asdict(), "command": [part[:200] for part in self.command[:50]]}),
         }
 
     @classmethod
@@ -139,6 +141,7 @@ class _Process:
     def _install(self, _: ModuleType) -> None:
         # All that is needed while it trains, so that importing it is no part of that.
         import mlvbench.report.intervals
+        import mlvbench.report.text
         import mlvbench.runs  # noqa: F401
         from mlvbench.autoprofile import Profile
 
@@ -255,8 +258,9 @@ class _Process:
                 self._show()
         elif self._is_first:
             _say(self._why_nothing())
-            with contextlib.suppress(OSError):
-                Path(self._settings.directory).rmdir()
+            if self._settings.made:
+                with contextlib.suppress(OSError):
+                    Path(self._settings.directory).rmdir()
 
     def _has_records(self) -> bool:
         from mlvbench.runs import holds_records
@@ -289,7 +293,7 @@ class _Process:
         if phase in self._waiting:
             return f"{phase.module} was never imported"
         return (
-            f"nothing called {phase.path} while it trained (what runs in workers of a DataLoader is not timed: "
+            f"no call of {phase.path} began while it trained (what runs in workers of a DataLoader is not timed: "
             "num_workers=0 shows it)"
         )
 
@@ -359,7 +363,9 @@ def _line(record: Record) -> str:
 
 
 def _say(text: str) -> None:
-    _print(f"mlvbench: {text}\n")
+    from mlvbench.report.text import printable
+
+    _print(f"mlvbench: {printable(text)}\n")
 
 
 def _print(line: str) -> None:
@@ -367,10 +373,12 @@ def _print(line: str) -> None:
 
     What the script has put in its place is the script's. Where it cannot print, it does nothing.
     """
+    if sys.__stderr__ is None:
+        return
     with contextlib.suppress(OSError, ValueError, AttributeError):
         tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
         if tqdm is not None and getattr(tqdm, "_instances", None):
             tqdm.write(line, file=sys.__stderr__, end="")
-        elif sys.__stderr__ is not None:
+        else:
             sys.__stderr__.write(line)
             sys.__stderr__.flush()

@@ -67,7 +67,7 @@ class RunFile:
             self._descriptor = self._open_again()
         end = os.fstat(self._descriptor).st_size
         if os.write(self._descriptor, line) < len(line):
-            # The disk is full. A piece of a line must not stand before the next one, should there be room again.
+            # The disk is full. A piece of a line must not stand before the next one.
             os.ftruncate(self._descriptor, end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(self.path or ""))
 

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from vit import Vit, train
 
 from mlvbench.autoprofile import SEAMS, Profile, autoprofile
+from mlvbench.device import accelerator_of
 from mlvbench.monitoring import ThroughputMonitor
 
 
@@ -485,6 +486,17 @@ def test_a_step_that_raised_leaves_no_phase_open(clock, times):
     assert not [key for key in figures if "/" in key]
 
 
+def test_a_step_that_raised_is_not_in_the_next_one(clock, times):
+    model = Slow(clock, 1)
+    optimizer = optimizer_of(model)
+    with times() as figures:
+        with pytest.raises(OutOfMemory):
+            optimizer.step(failing)
+        clock.advance(50)
+        optimizer.step()
+    assert (figures["optimizer"], figures["steps"]) == (1, 1)
+
+
 def test_a_step_inside_a_step_that_raised_leaves_the_outer_one_open(clock, times):
     model = Slow(clock, 1)
     inner, outer = optimizer_of(model), optimizer_of(model)
@@ -672,7 +684,11 @@ def test_the_device_is_that_of_the_model(clock, monkeypatch):
     device.install(monkeypatch)
     model = Slow(clock, 1)
     optimizer = optimizer_of(model)
-    monkeypatch.setattr("mlvbench.autoprofile.accelerator_of", lambda tensors: torch.device("cuda:0"))
+    found = {id(model.inner.weight): torch.device("cuda:0")}
+    monkeypatch.setattr(
+        "mlvbench.autoprofile.accelerator_of",
+        lambda tensors: next((found[id(tensor)] for tensor in tensors if id(tensor) in found), None),
+    )
     with autoprofile(1000, clock) as monitor:
         next(iter(DataLoader(Data(clock, 1))))
         assert device.calls == []
@@ -684,6 +700,39 @@ def test_the_device_is_that_of_the_model(clock, monkeypatch):
     assert monitor.device == torch.device("cuda:0")
     [record] = monitor.records
     assert (record["t_forward"], record["t_optimizer"]) == (1, 1), "what was in flight is not theirs"
+
+
+def test_the_device_of_an_optimizer_alone(clock, monkeypatch):
+    device = SimulatedDevice(clock)
+    device.install(monkeypatch)
+    weight = nn.Parameter(torch.ones(1))
+    monkeypatch.setattr(
+        "mlvbench.autoprofile.accelerator_of",
+        lambda tensors: torch.device("cuda:0") if any(tensor is weight for tensor in tensors) else None,
+    )
+    with autoprofile(1000, clock) as monitor:
+        weight.sum().backward()
+        torch.optim.SGD([weight], lr=1).step()
+    assert monitor.device == torch.device("cuda:0")
+
+
+def test_which_devices_are_looked_for(monkeypatch):
+    here, cuda = torch.ones(1), torch.empty(1, device="meta")
+    assert accelerator_of([here, cuda]) is None
+    monkeypatch.setattr("mlvbench.device._is_usable", lambda kind: kind == "meta")
+    assert accelerator_of([here, cuda]) == cuda.device
+
+
+def test_phases_of_the_scripts_own_after_the_last_seam_are_in_the_wall_time(clock):
+    model = Slow(clock, 1)
+    with autoprofile(1, clock) as monitor:
+        loop(model, DataLoader(Data(clock, 1), 1), optimizer_of(model))
+        clock.advance(2)
+        with monitor.phase("evaluate"):
+            clock.advance(5)
+        clock.advance(1)
+    assert [record["wall_sec"] for record in monitor.records] == [5, 8]
+    assert monitor.records[-1]["t_evaluate"] == 5
 
 
 def test_tensors_of_a_device_that_is_not_here_change_nothing(clock):

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from mlvbench.progress import _BATCHES_WITHOUT_OPTIMIZER, Samples, Steps, length
 
 
-class Thing:
+class Thing(torch.nn.Module):
     """A loader, a model or an optimizer: something with an identity."""
 
     def __init__(self, trainable=True):
-        self.trainable = trainable
-
-    def parameters(self):
-        yield torch.nn.Parameter(torch.zeros(1), requires_grad=self.trainable)
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1), requires_grad=trainable)
 
 
 class Lazy(dict):
@@ -121,6 +119,36 @@ def test_validation_adds_nothing(epochs, passes):
                 samples.inferred()
         samples.ended(loader)
     assert total == expected
+
+
+def test_validation_after_the_last_batch_was_fetched_ahead():
+    samples, loader, held = Samples(), Thing(), Thing()
+    samples.fetched(loader, batch(4))
+    samples.fetched(loader, batch(3))
+    assert train(samples) == 4
+    samples.fetched(held, batch(100))
+    samples.inferred()
+    samples.ended(held)
+    samples.ended(loader)
+    assert [train(samples), train(samples)] == [3, None]
+
+
+def test_validation_alone_leaves_nothing_to_train_on():
+    samples, held = Samples(), Thing()
+    for _ in range(3):
+        samples.fetched(held, batch(4))
+        samples.inferred()
+    samples.ended(held)
+    assert train(samples, 5) == 5, "the input of the model, and not the last batch"
+
+
+def test_what_is_frozen_is_asked_again_in_the_next_epoch():
+    samples, loader, model = Samples(), Thing(), Thing(trainable=False)
+    samples.fetched(loader, batch(4))
+    assert train(samples, model=model) is None
+    model.requires_grad_(True)
+    samples.ended(loader)
+    assert train(samples, model=model) == 4
 
 
 def test_a_teacher_without_gradients_takes_no_batch_from_the_student():
@@ -228,12 +256,17 @@ def named(names="abc"):
     return {name: Thing() for name in names}
 
 
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(2, 20))
+@given(st.integers(1, 8), st.integers(1, 10), st.integers(2, 20))
 def test_two_optimizers_in_turn_are_one_training(ours, theirs, rounds):
     steps = Steps()
     led = steps_of(steps, ("a" * ours + "b" * theirs) * rounds, named())
     assert led == ([True] * ours + [False] * theirs) * rounds
     assert steps.count == ours * rounds
+
+
+def test_a_critic_that_takes_ever_more_steps_does_not_lead():
+    steps, sequence = Steps(), "".join("a" + "b" * count for count in (8, 14, 25))
+    assert sum(steps_of(steps, sequence, named())) == steps.count == 3
 
 
 def test_many_optimizers_in_turn_are_one_training():

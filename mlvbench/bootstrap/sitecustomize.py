@@ -57,7 +57,10 @@ def _attach() -> None:
 def _report() -> None:
     # The script's own folder is not searched any more: a rich.py in it would be run.
     sys.path[:] = _PATH
-    _running().report()
+    try:
+        _running().report()
+    except Exception as error:
+        sys.stderr.write("mlvbench: cannot report: %r\n" % (error,))  # noqa: UP031
 
 
 def _running() -> "ModuleType":
@@ -86,7 +89,8 @@ finally:
             # The processes that it starts leave the report to it.
             os.environ["MLVBENCH_REPORTER"] = str(os.getpid())
             atexit.register(_report)
-    elif os.environ.get("MLVBENCH_PROCESS") == str(os.getpid()):
+    elif "MLVBENCH_PREFIX" in os.environ and "MLVBENCH_REPORTER" not in os.environ:
+        # No process of ours is going to say that nothing was recorded.
         sys.stderr.write(
             "mlvbench: not profiled: it runs in %s, and mlvbench is in %s\n"  # noqa: UP031
             % (sys.prefix, os.environ["MLVBENCH_PREFIX"])
