@@ -2,7 +2,7 @@
 
 `SEAMS` says which attribute of torch is which phase. Each stand-in does nothing but open the phase, call the
 original and close the phase; it takes its own frame out of the traceback of an error that passes, and lets Dynamo
-past itself. What it notes beside that, it notes in `Profile`, whose errors end the profiling and not the training.
+past itself. What happens there it tells a `Profile`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,27 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import threading
 import time
-import traceback
 import warnings
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.compiler import is_dynamo_compiling
-from torch.nn.modules.loss import _Loss
-from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import dataloader, get_worker_info
+from torch.utils.data import dataloader
 
-from mlvbench import device, monitoring, phases, progress, records
-from mlvbench.device import accelerator_of
-from mlvbench.monitoring import ThroughputMonitor
-from mlvbench.progress import Samples, Steps, parameters_of, tensors_in
+from mlvbench import device, monitoring, phases, profiling, progress, records
+from mlvbench.profiling import Profile, current_graph_task, hide_this_frame
 from mlvbench.wrapping import run_while_tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-    from types import FrameType, ModuleType, TracebackType
+    from types import ModuleType
 
-    from mlvbench.phases import Phase
+    from mlvbench.monitoring import ThroughputMonitor
 
 __all__ = ["autoprofile"]
-
-T = TypeVar("T")
-
-_graph_task = torch._C._current_graph_task_id
-"""The id of the backward that the current thread works for; -1 if none. With it torch's checkpointing asks the same."""
 
 
 def autoprofile(
@@ -73,337 +61,42 @@ def autoprofile(
         monitor.save("throughput.json")
         ```
     """
-    return Profile(record_every_n_steps, clock)
+    return Block(Profile(record_every_n_steps, clock))
 
 
-class _Thread(threading.local):
-    """What a thread is in the middle of.
+class Block:
+    """A `with` block that is profiled; gives the monitor."""
 
-    Attributes:
-        in_module: Whether an outermost module is being called.
-        steps: How many optimizers' steps are open, one inside the other.
-        step: The phase of the outermost of them.
-    """
-
-    in_module = False
-    steps = 0
-    step: Any = None
-
-
-class Profile:
-    """What the stand-ins share, and their installation: a context manager that gives the monitor.
-
-    Attributes:
-        monitor: What the phases are accounted to.
-        thread: What the current thread is in the middle of.
-        error: The error of ours that ended the profiling, if one did.
-    """
-
-    def __init__(
-        self,
-        record_every_n_steps: int | None,
-        clock: Callable[[], float] = time.perf_counter,
-        when_begun: Callable[[], object] = lambda: None,
-        when_recorded: Callable[[dict[str, float]], object] = lambda _: None,
-    ) -> None:
-        self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock)
-        self.thread = _Thread()
-        self.error: Exception | None = None
-        self._counters = self.monitor._counters
-        self._phases = self._counters.phases
-        self._every = record_every_n_steps or 1
-        self._clock = clock
-        self._when_begun = when_begun
-        self._when_recorded = when_recorded
-        self._undo: list[Callable[[], None]] = []
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self._samples = Samples()
-        self._steps = Steps()
-        self._is_begun = False
-        self._is_on_its_device = False
-        self._next_due = self._every
-        self._last_left: float = 0
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._remove: Callable[[], None] = lambda: None
 
     def __enter__(self) -> ThroughputMonitor:
-        if self.monitor.enabled:
-            self.install()
-        return self.monitor
+        if self.profile.monitor.enabled:
+            self._remove = install(self.profile)
+        return self.profile.monitor
 
     def __exit__(self, *error: object) -> None:
-        self.remove()
-        self.finish()
-        if self.error is not None:
-            message = f"profiling ended at an error of its own, please report it: {self.error!r}"
+        self._remove()
+        self.profile.finish()
+        if self.profile.error is not None:
+            message = f"profiling ended at an error of its own, please report it: {self.profile.error!r}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def install(self) -> None:
-        """Puts a stand-in into each seam."""
-        for module in (sys.modules[__name__], progress, monitoring, phases, records, device):
-            _let_dynamo_past(_functions_of(module))
-        for seam in SEAMS:
-            self._undo.append(_put(seam, self))
-        self._undo.append(_hook_optimizers(self))
 
-    def remove(self) -> None:
-        """Restores each seam."""
-        while self._undo:
-            self._undo.pop()()
+def install(profile: Profile) -> Callable[[], None]:
+    """Puts a stand-in into each seam, and returns what restores them."""
+    for module in (sys.modules[__name__], profiling, progress, monitoring, phases, records, device):
+        _let_dynamo_past(_functions_of(module))
+    undo = [*(_put(seam, profile) for seam in SEAMS), _hook_optimizers(profile)]
+    profile.is_on = True
 
-    def finish(self) -> None:
-        """Takes a snapshot of what there is since the last, if anything.
+    def remove() -> None:
+        profile.is_on = False
+        for restore in reversed(undo):
+            restore()
 
-        It ends where the last seam was left; or now, where phases of the script's own may have ended later.
-        """
-        if self._is_begun and self.error is None:
-            self._steps.ended()
-            ended = {key.rpartition("/")[2] for key in self.monitor._ended_since_the_last()}
-            if ended or not self.monitor._is_recorded(self._steps.count):
-                end = self._last_left if ended <= NAMES else self._clock()
-                self._when_recorded(self.monitor._snapshot(self._steps.count, end))
-            self._is_begun = False
-
-    def forget(self) -> None:
-        """Leaves what was counted so far to the process that this one was forked from."""
-        self.thread.in_module, self.thread.steps = False, 0
-        self.monitor._forget()
-        self._begin_anew()
-
-    # What the stand-ins call
-
-    def enter(self, name: str, beginning: int = 0) -> Phase | None:
-        """Opens a phase, which `leave` or `fail` closes; `None` where a stand-in is called that others have kept."""
-        if not self._undo:
-            return None
-        if not self._is_begun:
-            self._begin()
-            if not self._undo:
-                return None
-        if self.thread.steps > beginning:
-            self._forget_steps_that_raised()
-        phase = self._phases.get(name) or self.monitor._phase(name)
-        try:
-            phase.__enter__()
-        except BaseException as error:
-            # Ctrl-C may come when it is open already.
-            phase.__exit__(type(error), error, None)
-            raise
-        return phase
-
-    def _begin(self) -> None:
-        """Begins with the first seam that is reached; not in a loader's worker, whose time is not the loop's."""
-        if get_worker_info() is not None:
-            self.remove()
-            return
-        self._is_begun = True
-        self._guarded(self._when_begun)
-        self.monitor.reset()
-        self._last_left = self._clock()
-
-    def leave(self, phase: Phase | None) -> None:
-        """Closes a phase that ended well."""
-        if phase is not None:
-            phase.__exit__(None, None, None)
-            self._last_left = self._clock()
-
-    def fail(self, phase: Phase | None, error: BaseException) -> None:
-        """Closes a phase that an error ended, and takes the frames of the stand-ins out of the error's traceback."""
-        if phase is not None:
-            phase.__exit__(type(error), error, error.__traceback__)
-            self._last_left = self._clock()
-        hide_frames(error)
-
-    def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Phase | None:
-        """Opens the phase of an outermost module; `None` where the call is part of something else."""
-        if not self._undo or _graph_task() != -1 or "_is_replica" in module.__dict__:
-            return None
-        if not self._is_begun:
-            self._begin()
-            if not self._undo:
-                return None
-        if isinstance(module, _Loss):
-            return self.enter("loss")
-        has_gradients = torch.is_grad_enabled()
-        if self.error is None:
-            try:
-                self._note_call(module, args, kwargs, has_gradients)
-            except Exception as error:
-                self._end_at(error)
-        return self.enter("forward" if has_gradients else "inference")
-
-    def _note_call(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], has_gradients: bool
-    ) -> None:
-        inputs = (*args, *kwargs.values()) if kwargs else args
-        if not self._is_on_its_device:
-            self._measure_on_device_of(chain(islice(parameters_of(module), 1), tensors_in(inputs)))
-        if not has_gradients:
-            self._samples.inferred()
-            return
-        samples = self._samples.trained(module, inputs, in_closure=self.thread.steps > 0)
-        if samples is not None:
-            if not self._steps.are_led and self._steps.batch_began():
-                self._register_step()
-            self._counters.add_samples(samples)
-
-    def note_fetching(self) -> None:
-        """Notes that a batch is asked for: where what is compiled trains, the one before it has been used."""
-        if self._steps.unseen:
-            self._guarded(self._note_unseen_batch)
-
-    def _note_unseen_batch(self) -> None:
-        samples = self._samples.used_unseen()
-        if samples is not None:
-            self._counters.add_samples(samples)
-            if self._steps.batch_ended():
-                self._register_step()
-
-    def note_fetched(self, loader: object, batch: object) -> None:
-        """Notes what a loader gave."""
-        if self.error is None:
-            try:
-                self._samples.fetched(loader, batch)
-            except Exception as error:
-                self._end_at(error)
-
-    def note_end(self, loader: object) -> None:
-        """Notes that a loader has no more."""
-        self._guarded(self._samples.ended, loader)
-
-    def note_unseen_optimizer(self) -> None:
-        """Notes that an optimizer steps where it cannot be counted."""
-        self._steps.unseen = True
-
-    def enter_step(self) -> None:
-        """Opens the phase of an optimizer's step, unless the step is part of a backward or of another step."""
-        if _graph_task() != -1:
-            self.note_unseen_optimizer()
-            return
-        thread = self.thread
-        if thread.steps:
-            self._forget_steps_that_raised(beginning=1)
-        # Counted before it is opened, and closed before it is not: should Ctrl-C come between, the next seam sees it.
-        thread.steps += 1
-        if thread.steps == 1:
-            thread.step = None
-            thread.step = self.enter("optimizer", beginning=1)
-
-    def leave_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Closes it, and notes a step of the training if it was one."""
-        thread = self.thread
-        if _graph_task() != -1 or not thread.steps:
-            return
-        if thread.steps > 1:
-            self._forget_steps_that_raised()
-        if thread.steps > 1:
-            thread.steps -= 1
-            return
-        self.leave(thread.step)
-        thread.steps = 0
-        if self.error is None:
-            try:
-                self._note_step(optimizer)
-            except Exception as error:
-                self._end_at(error)
-
-    def _note_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._steps.stepped(optimizer):
-            return
-        if not self._is_on_its_device:
-            self._measure_on_device_of(tensor for group in optimizer.param_groups for tensor in group["params"])
-            self._is_on_its_device = True
-        samples = self._samples.stepped()
-        if samples is not None:
-            self._counters.add_samples(samples)
-        self._register_step()
-
-    def _register_step(self) -> None:
-        """Does what the monitor's `step` does for a count that only grows, in less time."""
-        count = self._steps.count
-        if self._counters.loop is None:
-            self._counters.mark_loop()
-        if count >= self._next_due:
-            self._counters.mark_loop()
-            self._next_due = count - count % self._every + self._every
-            self._when_recorded(self.monitor._snapshot(count))
-
-    def _forget_steps_that_raised(self, beginning: int = 0) -> None:
-        """Closes the phase of steps that are not on the stack any more: their hooks do not hear of an error."""
-        thread = self.thread
-        thread.steps = min(thread.steps, _steps_on_the_stack() - beginning)
-        if not thread.steps and thread.step is not None:
-            thread.step.__exit__(*_STEP_RAISED)
-
-    def _measure_on_device_of(self, tensors: Iterable[torch.Tensor]) -> None:
-        accelerator = accelerator_of(tensors)
-        if accelerator is not None:
-            self.monitor._measure_on(accelerator)
-            self._is_on_its_device = True
-
-    def _guarded(self, note: Callable[..., T], *args: object) -> T | None:
-        """Calls what notes something; an error in it is ours, so it ends the profiling and not the training."""
-        try:
-            return note(*args) if self.error is None else None
-        except Exception as error:
-            self._end_at(error)
-            return None
-
-    def _end_at(self, error: Exception) -> None:
-        """Ends the profiling at an error of ours. One of the script's, of a signal handler, goes on its way."""
-        if not is_ours(error):
-            raise error
-        # Without what its frames hold: batches, modules.
-        self.error = error.with_traceback(None)
-
-
-_STEP_RAISED = (RuntimeError, RuntimeError(), None)
-_STEP_CODE = Optimizer.profile_hook_step(len).__code__
-"""The function that torch puts around each class's `step`, which calls the hooks."""
-
-
-def _steps_on_the_stack() -> int:
-    frame: FrameType | None = sys._getframe()
-    found = 0
-    while frame is not None:
-        found += frame.f_code is _STEP_CODE
-        frame = frame.f_back
-    return found
-
-
-def hide_frames(error: BaseException) -> None:
-    """Takes the package's own frames out of a traceback; where it is raised again by `raise`, it stays so.
-
-    Python 3.10 puts the frame that raises it again back.
-    """
-    # Not by assignment, which an exception that is a frozen dataclass refuses.
-    error.with_traceback(_without_ours(error.__traceback__))
-    shown = error.__traceback__
-    while shown is not None:
-        shown.tb_next = _without_ours(shown.tb_next)
-        shown = shown.tb_next
-
-
-def hide_this_frame(error: BaseException) -> None:
-    """Takes the frame that has caught an error, and raises it again, out of its traceback."""
-    if error.__traceback__ is not None:
-        error.with_traceback(error.__traceback__.tb_next)
-
-
-def is_ours(error: BaseException) -> bool:
-    """Whether an error came about here or in what is used here; else a signal handler of the script's raised it."""
-    frames = traceback.walk_tb(error.__traceback__)
-    modules = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames]
-    return all(name in _WHAT_WE_USE or name in sys.stdlib_module_names for name in modules)
-
-
-_WHAT_WE_USE = ("mlvbench", "torch", "wrapt", "tqdm")
-
-
-def _without_ours(shown: TracebackType | None) -> TracebackType | None:
-    while shown is not None and str(shown.tb_frame.f_globals.get("__name__")).startswith("mlvbench."):
-        shown = shown.tb_next
-    return shown
+    return remove
 
 
 # The stand-ins
@@ -471,7 +164,7 @@ def _call_as(name: str) -> Callable[[Callable[..., Any], Profile], Callable[...,
     def stand_in(original: Callable[..., Any], profile: Profile) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling() or _graph_task() != -1:
+            if is_dynamo_compiling() or current_graph_task() != -1:
                 return original(*args, **kwargs)
             phase = None
             try:
@@ -516,9 +209,6 @@ SEAMS = (
     Seam(torch.autograd, "backward", "backward", _call_as("backward")),
 )
 """The seams that are attributes. An optimizer's subclasses override `step`, so there torch's own hooks are used."""
-
-NAMES = {"data", "forward", "inference", "loss", "backward", "optimizer"}
-"""The phases that the seams make."""
 
 
 def _put(seam: Seam, profile: Profile) -> Callable[[], None]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from mlvbench.autoprofile import Profile
+    from mlvbench.profiling import Profile
     from mlvbench.records import Record
     from mlvbench.runs import RunFile
 
@@ -143,10 +143,11 @@ class _Process:
         import mlvbench.report.intervals
         import mlvbench.report.text
         import mlvbench.runs  # noqa: F401
-        from mlvbench.autoprofile import Profile
+        from mlvbench.autoprofile import install
+        from mlvbench.profiling import Profile
 
         self.profile = Profile(self._settings.every, when_begun=self._begin, when_recorded=self._record)
-        self.profile.install()
+        install(self.profile)
         for module in {phase.module for phase in self._waiting}:
             if module != "__main__" and module in sys.modules:
                 self._add_phases(sys.modules[module])

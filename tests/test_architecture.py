@@ -23,13 +23,14 @@ MAY_IMPORT = {
     },
     "runs": {"mlvbench.records"},
     "progress": {"torch"},
+    "profiling": {"torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.progress"},
     "autoprofile": {
-        "torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.progress", "mlvbench.records",
-        "mlvbench.wrapping",
+        "torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.profiling",
+        "mlvbench.progress", "mlvbench.records", "mlvbench.wrapping",
     },
     "running": {
-        "wrapt", "mlvbench.autoprofile", "mlvbench.records", "mlvbench.report", "mlvbench.report.intervals",
-        "mlvbench.runs",
+        "wrapt", "mlvbench.autoprofile", "mlvbench.profiling", "mlvbench.records", "mlvbench.report",
+        "mlvbench.report.intervals", "mlvbench.report.text", "mlvbench.runs",
     },
     "launch": {"mlvbench.running", "mlvbench.runs"},
     "bootstrap.sitecustomize": {"sitecustomize", "mlvbench.running"},

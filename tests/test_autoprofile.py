@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 from vit import Vit, train
 
-from mlvbench.autoprofile import SEAMS, Profile, autoprofile
+from mlvbench.autoprofile import SEAMS, Block, autoprofile
 from mlvbench.device import accelerator_of
 from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.profiling import Profile
 
 
 @pytest.fixture
@@ -445,7 +446,7 @@ def test_an_error_that_a_model_catches_has_no_frame_of_ours():
 def test_what_a_signal_handler_of_the_scripts_raises_in_our_code_goes_on_its_way(clock):
     model = Slow(clock, 1)
     profile = Profile(1, clock, when_recorded=failing)
-    with profile, pytest.raises(OutOfMemory):
+    with Block(profile), pytest.raises(OutOfMemory):
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
     assert profile.error is None
 
@@ -515,9 +516,9 @@ def test_a_step_inside_a_step_that_raised_leaves_the_outer_one_open(clock, times
 
 def test_an_error_of_ours_ends_the_profiling_and_not_the_training(clock, monkeypatch):
     model = Slow(clock, 1)
-    profile = autoprofile(1, clock)
+    profile = Profile(1, clock)
     monkeypatch.setattr("mlvbench.progress.length", int)
-    with pytest.warns(RuntimeWarning, match="profiling ended at an error of its own"), profile as monitor:
+    with pytest.warns(RuntimeWarning, match="profiling ended at an error of its own"), Block(profile) as monitor:
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
     assert isinstance(profile.error, TypeError)
     assert profile.error.__traceback__ is None, "it would hold the batch"
@@ -686,7 +687,7 @@ def test_the_device_is_that_of_the_model(clock, monkeypatch):
     optimizer = optimizer_of(model)
     found = {id(model.inner.weight): torch.device("cuda:0")}
     monkeypatch.setattr(
-        "mlvbench.autoprofile.accelerator_of",
+        "mlvbench.profiling.accelerator_of",
         lambda tensors: next((found[id(tensor)] for tensor in tensors if id(tensor) in found), None),
     )
     with autoprofile(1000, clock) as monitor:
@@ -707,7 +708,7 @@ def test_the_device_of_an_optimizer_alone(clock, monkeypatch):
     device.install(monkeypatch)
     weight = nn.Parameter(torch.ones(1))
     monkeypatch.setattr(
-        "mlvbench.autoprofile.accelerator_of",
+        "mlvbench.profiling.accelerator_of",
         lambda tensors: torch.device("cuda:0") if any(tensor is weight for tensor in tensors) else None,
     )
     with autoprofile(1000, clock) as monitor:
