@@ -175,6 +175,8 @@ class _Process:
 
     def _forget(self) -> None:
         """Leaves to the parent what is the parent's."""
+        if self._file is not None:
+            self._file.close()
         self._file = None
         self._is_first = self._reports = False
         if self.profile is not None:
