@@ -3,7 +3,7 @@
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -644,6 +644,24 @@ def test_graphs_stay_as_they_are(counting, full, clock):
             torch.compile(module, backend=counting, fullgraph=full)(torch.ones(1, 2)).sum().backward()
     assert counting.graphs == 12, "one function for all modules would meet the recompile limit at 8"
     assert {"t_forward", "t_backward"} <= monitor.records[0].keys()
+
+
+def test_what_the_seams_call_is_not_compiled(counting, clock):
+    model = nn.Linear(2, 2)
+    figures = []
+    for profile in (nullcontext(), autoprofile(1000, clock)):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        counting.graphs = 0
+
+        @torch.compile(backend=counting)
+        def epoch(loader):
+            return sum((model(image) ** 2).sum() for image in loader)
+
+        with profile:
+            epoch(DataLoader(torch.ones(6, 2), 2))
+        figures.append((counting.graphs, dict(torch._dynamo.utils.counters["graph_break"])))
+    assert figures[0] == figures[1]
 
 
 @inductor_warns

@@ -351,10 +351,16 @@ def test_a_command_longer_than_a_variable(folder):
 
 def test_a_directory_of_the_users_stays(folder):
     Path("mine").mkdir()
-    Path("idle.py").write_text("import os\nos.environ.clear()\n")
-    run = profiled("--output", "mine", "idle.py")
+    Path("idle.py").write_text("")
+    assert "nothing was recorded" in profiled("--output", "mine", "idle.py").stderr
     assert Path("mine").is_dir()
-    assert "Traceback" not in run.stderr
+    profiled("--output", "ours", "idle.py")
+    assert not Path("ours").exists()
+
+
+def test_a_script_that_clears_its_environment(folder):
+    Path("clears.py").write_text("import os\nos.environ.clear()\n")
+    assert "Traceback" not in profiled("clears.py").stderr
 
 
 def test_a_script_that_never_trains(folder):
