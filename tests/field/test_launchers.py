@@ -52,6 +52,8 @@ for image, label in fabric.setup_dataloaders(loader):
     optimizer.zero_grad()
     fabric.backward(nn.functional.mse_loss(model(image), label))
     optimizer.step()
+# Without this gloo aborts at the end now and then, bare too.
+torch.distributed.destroy_process_group()
 """
 ACCELERATE = """
 from accelerate import Accelerator
