@@ -28,6 +28,7 @@ _DIRECTORY = "MLVBENCH_RUN_DIR"
 _SETTINGS = "MLVBENCH_SETTINGS"
 _PREFIX = "MLVBENCH_PREFIX"
 _PROCESS = "MLVBENCH_PROCESS"
+_WATCHED = "MLVBENCH_WATCHED"
 _REPORTER = "MLVBENCH_REPORTER"
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -76,6 +77,7 @@ class Settings(NamedTuple):
             _DIRECTORY: self.directory,
             _PREFIX: self.prefix,
             _PROCESS: str(self.process),
+            _WATCHED: ",".join({"torch": None, **dict.fromkeys(phase.module for phase in self.phases)}),
             _SETTINGS: json.dumps({**self._asdict(), "command": [part[:200] for part in self.command[:50]]}),
         }
 
@@ -92,7 +94,7 @@ def is_profiled(environment: Mapping[str, str]) -> bool:
 
 
 def attach() -> None:
-    """Attaches the profiler to torch, which is about to be imported, and to the end of this process."""
+    """Attaches the profiler to torch and the modules with phases, before any is imported, and to the process's end."""
     _this_process().attach()
 
 
@@ -148,13 +150,15 @@ class _Process:
 
         self.profile = Profile(self._settings.every, when_begun=self._begin, when_recorded=self._record)
         install(self.profile)
-        for module in {phase.module for phase in self._waiting}:
-            if module != "__main__" and module in sys.modules:
-                self._add_phases(sys.modules[module])
+        for name in {phase.module for phase in self._waiting} - {"__main__"}:
+            module = sys.modules.get(name)
+            # One that is importing torch is not whole yet: its own hook follows.
+            if module is not None and not getattr(module.__spec__, "_initializing", False):
+                self._add_phases(module)
 
     def _add_phases(self, module: ModuleType) -> None:
         if self.profile is None:
-            return  # torch has imported the module, and is not imported itself yet.
+            return  # The module is imported before torch is.
         for phase in [phase for phase in self._waiting if sys.modules.get(phase.module) is module]:
             self._waiting.discard(phase)
             try:

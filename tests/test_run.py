@@ -335,6 +335,20 @@ def test_phases_of_ones_own(folder):
     assert said[2] == "mlvbench: --phase unused=wave:Wave_read.close: never entered: wave was never imported"
 
 
+def test_phases_of_a_module_that_imports_torch(folder):
+    Path("layers.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n    def encode(self, x):\n        return self(x)\n"
+        "def helper(x):\n    return x\n"
+    )
+    Path("mine.py").write_text(
+        "from layers import Net, helper\nimport torch\nnet = Net(2, 2)\n"
+        "for _ in range(2):\n    net.encode(helper(torch.ones(1, 2))).sum().backward()\n"
+    )
+    profiled("--phase=encode=layers:Net.encode", "--phase=helper=layers:helper", "mine.py")
+    [[record]] = read_run(the_run(folder)).ranks[0]
+    assert {"t_encode", "t_encode/forward"} <= record.keys()
+
+
 def test_a_name_with_an_escape_prints_harmlessly(folder):
     name = "\x1b[31mred\nline"
     phases = [f"--phase={name}=train:Net.encode", f"--phase={name}2=train:Net.nothing"]

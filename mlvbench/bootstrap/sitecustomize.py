@@ -1,8 +1,9 @@
-"""Attaches the profiler to a Python process when it imports torch: this folder is first on the PYTHONPATH of a run.
+"""Attaches the profiler to a Python process that imports torch: this folder is first on the PYTHONPATH of a run.
 
 Python imports the first `sitecustomize` that it finds, and so not the one that this hides, which is run from here.
-Until torch is imported nothing else is, so that a process without it starts as fast as ever, and finds the modules that
-it would find. A process that the profiler cannot be attached to runs as it would without it. Any Python 3 may come.
+Until torch, or a module with a phase, is imported nothing else is, so that a process without it starts as fast as ever,
+and finds the modules that it would find. A process that the profiler cannot be attached to runs as it would without it.
+Any Python 3 may come.
 """
 
 import atexit
@@ -30,16 +31,19 @@ def _run_the_hidden_one() -> None:
             sys.modules["sitecustomize"] = this
 
 
-class _WhenTorchIsImported:
-    """Stands in `sys.meta_path` until the first import of torch, and then attaches."""
+class _WhenImported:
+    """Stands in `sys.meta_path` until the first import of a module that is watched, and then attaches."""
+
+    def __init__(self) -> None:
+        self.watched = os.environ["MLVBENCH_WATCHED"].split(",")
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Finds nothing, but torch when it is asked for it, when the others are asked anew."""
-        if name != "torch":
+        """Finds nothing, but a module that is watched, for which the others are asked anew."""
+        if name not in self.watched:
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]
         _attach()
-        # What watches torch from now on has come after the search had begun.
+        # What watches it from now on has come after the search had begun.
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)  # type: ignore[arg-type]
             if spec is not None:
@@ -84,7 +88,7 @@ try:
 finally:
     _PATH = list(sys.path)
     if os.environ.get("MLVBENCH_PREFIX") == sys.prefix:
-        sys.meta_path.insert(0, _WhenTorchIsImported())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _WhenImported())  # type: ignore[arg-type]
         if os.environ.get("MLVBENCH_PROCESS") == str(os.getpid()):
             # The processes that it starts leave the report to it.
             os.environ["MLVBENCH_REPORTER"] = str(os.getpid())
