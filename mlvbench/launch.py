@@ -6,6 +6,7 @@ environment from which each Python process of the run attaches the profiler to i
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import os
@@ -80,7 +81,8 @@ def launch(
         os.execve(program[0], program, environment)
     except OSError as error:
         if made:
-            _remove_if_empty(directory)
+            with contextlib.suppress(OSError):
+                directory.rmdir()
         raise BadCommand(f"cannot start {program[0]}: {error.strerror}") from None
 
 
@@ -278,10 +280,3 @@ def _job() -> str | None:
     if job == "none" and os.environ.get("SLURM_NTASKS", "1") != "1" and "SLURM_STEP_ID" in os.environ:
         job = f"{os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
     return None if job == "none" else re.sub(r"[^\w.-]", "-", job)
-
-
-def _remove_if_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        return

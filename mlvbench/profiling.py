@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.loss import _Loss
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from mlvbench.phases import Phase
-
-T = TypeVar("T")
 
 NAMES = {"data", "forward", "inference", "loss", "backward", "optimizer"}
 """The phases that the seams make."""
@@ -112,10 +110,8 @@ class Profile:
         """Opens a phase, which `leave` or `fail` closes; `None` where a stand-in is called that others have kept."""
         if not self.is_on:
             return None
-        if not self._is_begun:
-            self._begin()
-            if not self.is_on:
-                return None
+        if not self._is_begun and not self._begin():
+            return None
         if self.thread.steps > beginning:
             self._forget_steps_that_raised()
         phase = self._phases.get(name) or self.monitor._phase(name)
@@ -127,15 +123,15 @@ class Profile:
             raise
         return phase
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
         """Begins with the first seam that is reached; not in a loader's worker, whose time is not the loop's."""
-        if get_worker_info() is not None:
-            self.is_on = False
-            return
-        self._is_begun = True
-        self._guarded(self._when_begun)
-        self.monitor.reset()
-        self._last_left = self._clock()
+        self.is_on = get_worker_info() is None
+        if self.is_on:
+            self._is_begun = True
+            self._guarded(self._when_begun)
+            self.monitor.reset()
+            self._last_left = self._clock()
+        return self.is_on
 
     def leave(self, phase: Phase | None) -> None:
         """Closes a phase that ended well."""
@@ -154,10 +150,8 @@ class Profile:
         """Opens the phase of an outermost module; `None` where the call is part of something else."""
         if not self.is_on or current_graph_task() != -1 or "_is_replica" in module.__dict__:
             return None
-        if not self._is_begun:
-            self._begin()
-            if not self.is_on:
-                return None
+        if not self._is_begun and not self._begin():
+            return None
         if isinstance(module, _Loss):
             return self.enter("loss")
         has_gradients = torch.is_grad_enabled()
@@ -277,13 +271,16 @@ class Profile:
             self.monitor._measure_on(accelerator)
             self._is_on_its_device = True
 
-    def _guarded(self, note: Callable[..., T], *args: object) -> T | None:
-        """Calls what notes something; an error in it is ours, so it ends the profiling and not the training."""
+    def _guarded(self, note: Callable[..., object], *args: object) -> None:
+        """Calls what notes something; an error in it is ours, so it ends the profiling and not the training.
+
+        Where every step passes, the same is written out, for speed.
+        """
         try:
-            return note(*args) if self.error is None else None
+            if self.error is None:
+                note(*args)
         except Exception as error:
             self._end_at(error)
-            return None
 
     def _end_at(self, error: Exception) -> None:
         """Ends the profiling at an error of ours. One of the script's, of a signal handler, goes on its way."""

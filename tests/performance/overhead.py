@@ -22,6 +22,7 @@ from timeit import Timer
 from typing import TYPE_CHECKING, Any
 
 import torch
+from arguments import positive
 from torch import nn
 
 from mlvbench.monitoring import ThroughputMonitor
@@ -387,14 +388,6 @@ def markdown_table(rows: list[list[str]]) -> str:
     header, *body = rows
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *body])
-
-
-def positive(text: str) -> int:
-    """Reads a positive integer of the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text}")
-    return value
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
+from arguments import positive
+
 from mlvbench.records import make_record
 from mlvbench.runs import describe_run
 
@@ -53,14 +55,6 @@ def starting(directory: Path) -> tuple[float, float]:
     turns = [(timed("-m", "mlvbench", "report", directory), timed("-c", "")) for _ in range(STARTS)]
     report, bare = zip(*turns, strict=True)
     return median(report), median(bare)
-
-
-def positive(text: str) -> int:
-    """Reads a positive integer of the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text}")
-    return value
 
 
 def main() -> None:

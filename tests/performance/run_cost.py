@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from arguments import positive
+
 STEP_TARGET = 30e-6
 """Seconds that a step may take longer."""
 
@@ -52,8 +54,8 @@ print(sorted(times)[len(times) // 2])
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="how often each command runs")
-    parser.add_argument("--turns", type=int, default=60, help=f"turns of {STEPS_PER_TURN} steps in a run")
+    parser.add_argument("--rounds", type=positive, default=7, help="how often each command runs")
+    parser.add_argument("--turns", type=positive, default=60, help=f"turns of {STEPS_PER_TURN} steps in a run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(PROGRAM)
