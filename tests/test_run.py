@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mlvbench.records import make_record
+from mlvbench.running import _line
 from mlvbench.runs import read_run
 
 TRAIN = """
@@ -200,6 +202,12 @@ def test_a_run(folder):
     assert (description["command"], description["record_every_n_steps"]) == (["train.py", "25"], 10)
     again = subprocess.run([sys.executable, *["-m", *lines[-1].split()]], capture_output=True, text=True, check=True)
     assert again.stdout.strip() in run.stderr
+
+
+def test_a_line_has_the_two_phases_that_take_most_themselves_and_the_memory():
+    seconds = {"data": 1, "optimizer": 6, "optimizer/forward": 4, "loss": 0.5}
+    record = make_record(1500, seconds, samples=16000, accounted=8, wall=10.0, memory=(1.0, 2.25))
+    assert _line(record) == "step 1,500  1,600 samples/s  optimizer/forward 40%  optimizer 20%  2.2 GB"
 
 
 def test_quietly_into_a_directory_of_ones_own(folder):
