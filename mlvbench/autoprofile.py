@@ -19,7 +19,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from mlvbench import device, monitoring, phases, profiling, progress, records
+from mlvbench import device, monitoring, phases, profiling, progress, ranges, records, timeline
 from mlvbench.profiling import Profile, current_graph_task, hide_this_frame
 from mlvbench.wrapping import run_while_tracing
 
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mlvbench.monitoring import ThroughputMonitor
+    from mlvbench.timeline import Timing
 
 __all__ = ["autoprofile"]
 
 
 def autoprofile(
-    record_every_n_steps: int | None = 50, clock: Callable[[], float] = time.perf_counter
+    record_every_n_steps: int | None = 50,
+    clock: Callable[[], float] = time.perf_counter,
+    timing: Timing = "events",
 ) -> AbstractContextManager[ThroughputMonitor]:
     """Profiles whatever trains in a `with` block through PyTorch's own seams.
 
@@ -45,6 +48,7 @@ def autoprofile(
     Args:
         record_every_n_steps: As for `ThroughputMonitor`.
         clock: As for `ThroughputMonitor`.
+        timing: As for `ThroughputMonitor`, except that what trains is not held up unless it is asked for.
 
     Returns:
         A context manager that gives the monitor, and restores every seam on exit. Of several, the last that was
@@ -61,7 +65,7 @@ def autoprofile(
         monitor.save("throughput.json")
         ```
     """
-    return Block(Profile(record_every_n_steps, clock))
+    return Block(Profile(record_every_n_steps, clock, timing))
 
 
 class Block:
@@ -86,7 +90,7 @@ class Block:
 
 def install(profile: Profile) -> Callable[[], None]:
     """Puts a stand-in into each seam, and returns what restores them."""
-    for module in (sys.modules[__name__], profiling, progress, monitoring, phases, records, device):
+    for module in (*_OURS, sys.modules[__name__]):
         _let_dynamo_past(_functions_of(module))
     undo = [*(_put(seam, profile) for seam in SEAMS), _hook_optimizers(profile)]
     profile.is_on = True
@@ -97,6 +101,10 @@ def install(profile: Profile) -> Callable[[], None]:
             restore()
 
     return remove
+
+
+_OURS = (profiling, progress, monitoring, phases, timeline, ranges, records, device)
+"""What the stand-ins call."""
 
 
 # The stand-ins

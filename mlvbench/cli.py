@@ -14,6 +14,7 @@ from mlvbench.report import compare, export, text, to_text, write
 from mlvbench.report.summary import summarize
 from mlvbench.report.text import printable
 from mlvbench.runs import newest_run, read_run
+from mlvbench.timeline import TIMINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mlvbench.report.summary import Summary
     from mlvbench.report.text import Sheet
     from mlvbench.runs import Run
+    from mlvbench.timeline import Timing
 
 USAGE = """\
 usage: mlvbench run [options] train.py [args...]     profile a script that nobody edits
@@ -41,9 +43,12 @@ options, before the script; all that follows it is the script's own:
   --output DIR    directory for the records (mlvbench-runs/<script>-<time>)
   --phase NAME=package.module:Class.method
                   one more phase: the calls of that method; may be given again
+  --timing HOW    on an accelerator: events (the default), its own times, without
+                  holding it up; or synchronize, wait for it at each phase
   --quiet         print nothing while it runs, and no report
   -h, --help      print this
 """
+_WITH_VALUE = ("--every", "--output", "--phase", "--timing")
 FORMATS = ("table", "json", "csv", "markdown")
 
 
@@ -103,6 +108,7 @@ class RunOptions:
     every: int = 50
     output: str | None = None
     phases: list[str] = field(default_factory=list)
+    timing: Timing = "events"
     quiet: bool = False
     help: bool = False
 
@@ -119,6 +125,7 @@ def _run(arguments: Sequence[str]) -> int:
             every=options.every,
             output=options.output,
             phases=options.phases,
+            timing=options.timing,
             quiet=options.quiet,
         )
     except BadCommand as error:
@@ -141,12 +148,13 @@ def read_run_options(arguments: Sequence[str]) -> RunOptions:
             options.quiet = True
         elif name in ("-h", "--help") and not equals:
             options.help = True
-        elif name in ("--every", "--output", "--phase"):
+        elif name in _WITH_VALUE:
             if not equals and (not waiting or waiting[0].startswith("--")):
                 raise BadUsage(f"{name} needs a value (mlvbench run --help tells more)")
             _set(options, name, value if equals else waiting.pop(0))
         else:
-            raise BadUsage(f"there is no option {name!r}: use --every, --output, --phase or --quiet, before the script")
+            known = f"{', '.join(_WITH_VALUE)} or --quiet"
+            raise BadUsage(f"there is no option {name!r}: use {known}, before the script")
     options.command = waiting
     if not options.help and not [argument for argument in waiting[:2] if argument not in ("--", "-m")]:
         raise BadUsage("no script given, such as: mlvbench run train.py")
@@ -158,6 +166,10 @@ def _set(options: RunOptions, name: str, value: str) -> None:
         options.output = value
     elif name == "--phase":
         options.phases.append(value)
+    elif name == "--timing":
+        if value not in TIMINGS:
+            raise BadUsage(f"--timing must be {' or '.join(TIMINGS)}, got {value!r}")
+        options.timing = TIMINGS[TIMINGS.index(value)]
     elif value.isascii() and value.isdecimal() and len(value) <= 18 and int(value) > 0:
         options.every = int(value)
     else:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING, NamedTuple
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 GIGABYTE = 1e9
 """Bytes in the unit of `gpu_mem_gb`: 1e9, not 2**30."""
@@ -38,7 +40,7 @@ def _is_usable(kind: str) -> bool:
 
 
 class Device:
-    """Waits for a device, and reads its memory.
+    """Waits for a device, tells when it passed what, and reads its memory.
 
     In a process that is not the one it was made in (a forked or spawned data worker, say), a device is left alone
     unless that process has started it itself: touching it would fail, or take up device memory in every worker.
@@ -51,49 +53,136 @@ class Device:
         self.device = torch.device(device)
         self.is_accelerator = self.device.type not in _HOST_TYPES
         self._is_cuda = self.device.type == "cuda"
+        self._is_built = False
+        self._index = self.device.index
         self._process = os.getpid()
 
     def wait(self) -> bool:
         """Waits for all work that the device has been given.
 
         Returns:
-            Whether the moment may be recorded. While a stream is being captured into a CUDA graph it may not:
-            nothing runs then, and waiting would break the capture.
+            Whether it could. While a stream is being captured into a CUDA graph it cannot: nothing runs then, and
+            waiting would break the capture.
 
         Raises:
             RuntimeError: For a CUDA device in a PyTorch without CUDA, and what torch raises where the device fails.
         """
-        if not self.is_accelerator or self._is_elsewhere():
+        if not self.is_accelerator or self.is_elsewhere():
             return True
-        if not self._is_cuda:
-            torch.accelerator.synchronize(self.device)
-            return True
-        if not torch.backends.cuda.is_built() and not torch.cuda.is_available():  # type: ignore[no-untyped-call]
-            raise RuntimeError(f"the monitor's device is {str(self.device)!r}, but this PyTorch was built without CUDA")
-        if torch.cuda.is_current_stream_capturing():
+        if self.is_capturing():
             return False
-        torch.cuda.synchronize(self.device)
+        (torch.cuda if self._is_cuda else torch.accelerator).synchronize(self.device)
         return True
 
-    def take_memory(self) -> Memory:
-        """Reads the memory, and starts its peak again; no other counter of the device is touched.
+    def is_capturing(self) -> bool:
+        """Whether the current stream is being captured into a graph.
+
+        Raises:
+            RuntimeError: For a CUDA device in a PyTorch without CUDA.
+        """
+        if self._is_cuda:
+            if not self._is_built:
+                self._check_build()
+            return torch.cuda.is_current_stream_capturing()
+        asks = getattr(torch.get_device_module(self.device), "is_current_stream_capturing", None)
+        return asks is not None and bool(asks())
+
+    def has_timing_events(self) -> bool:
+        """Whether its events tell when the device passed them; where they do not, a warning says so once."""
+        return self._is_cuda or _has_timing_events(self.device.type)
+
+    def record(self, event: torch.Event | None) -> torch.Event:
+        """Records an event in the stream that is current for this device, whichever device is current.
+
+        Args:
+            event: One that the device has passed and that is not needed any more, or None for a new one.
 
         Returns:
-            What is allocated now, and the peak since the last call; zeros where the device is not a CUDA device.
+            The event.
         """
-        if not self._is_cuda or self._is_elsewhere():
-            return Memory(0.0, 0.0)
-        memory = Memory(
-            torch.cuda.memory_allocated(self.device) / GIGABYTE,
-            torch.cuda.max_memory_allocated(self.device) / GIGABYTE,
-        )
-        # Before anything is allocated there is nothing to reset, and CUDA, if not started yet, would refuse.
-        if memory.peak > 0:
-            torch.cuda.reset_peak_memory_stats(self.device)
-        return memory
+        if self._index is None:
+            self._index = torch.accelerator.current_device_index()
+        if event is None:
+            event = torch.Event(torch.device(self.device.type, self._index), enable_timing=True)
+        # Without the stream, it would be that of the current device.
+        event.record(torch.accelerator.current_stream(self._index))
+        return event
 
-    def _is_elsewhere(self) -> bool:
+    def has_passed(self, event: torch.Event) -> bool:
+        """Whether the device has come to an event."""
+        return event.query()
+
+    def elapsed(self, start: torch.Event, end: torch.Event) -> float:
+        """Returns the seconds between two events that the device has passed; negative if it passed the end first."""
+        return start.elapsed_time(end) / 1000
+
+    def take_memory(self) -> Memory:
+        """Reads the memory, and starts the device's own peak again; no other counter is touched.
+
+        Code that starts the peak again itself, with `torch.cuda.reset_peak_memory_stats`, lowers what is read here,
+        since the device has no other peak: it is then the peak since that.
+
+        Returns:
+            What is allocated now, and the peak since the last call; zeros where the device does not tell.
+        """
+        if not self.is_accelerator or self.is_elsewhere():
+            return Memory(0.0, 0.0)
+        if self._is_cuda:
+            return _take_memory(torch.cuda, self.device)
+        try:
+            return _take_memory(torch.accelerator, self.device)
+        except (AttributeError, RuntimeError, ValueError):
+            # PyTorch before 2.9, or a device whose allocator keeps no books (MPS).
+            return Memory(0.0, 0.0)
+
+    def is_elsewhere(self) -> bool:
+        """Whether the device is not this process's to touch."""
         if os.getpid() == self._process:
             return False
         is_started = getattr(torch.get_device_module(self.device), "is_initialized", None)
         return is_started is None or not is_started()
+
+    def _check_build(self) -> None:
+        if not torch.backends.cuda.is_built() and not torch.cuda.is_available():  # type: ignore[no-untyped-call]
+            raise RuntimeError(f"the monitor's device is {str(self.device)!r}, but this PyTorch was built without CUDA")
+        self._is_built = True
+
+
+@functools.cache
+def _has_timing_events(kind: str) -> bool:
+    try:
+        start, end = (torch.Event(kind, enable_timing=True) for _ in range(2))
+        start.record()
+        end.record()
+        end.synchronize()
+        start.elapsed_time(end)
+    except RuntimeError as error:
+        warnings.warn(
+            f"{kind} devices have no events that tell times ({error}): "
+            'they are synchronised at the boundaries of phases, as with timing="synchronize"',
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def _take_memory(counters: Any, device: torch.device) -> Memory:
+    memory = Memory(
+        counters.memory_allocated(device) / GIGABYTE,
+        counters.max_memory_allocated(device) / GIGABYTE,
+    )
+    # Before anything is allocated there is nothing to reset, and CUDA, if not started yet, would refuse.
+    if memory.peak > 0:
+        counters.reset_peak_memory_stats(device)
+    return memory
+
+
+def open_marker(name: str) -> Callable[[], object]:
+    """Opens a range of NVIDIA's tools (NVTX), where this PyTorch can; returns what closes it."""
+    markers = torch.cuda.nvtx
+    try:
+        markers.range_push(name)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return lambda: None
+    return markers.range_pop

@@ -27,6 +27,8 @@ from mlvbench.runs import RUNS, holds_records
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mlvbench.timeline import Timing
+
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
@@ -40,6 +42,7 @@ def launch(
     every: int = 50,
     output: str | None = None,
     phases: Sequence[str] = (),
+    timing: Timing = "events",
     quiet: bool = False,
 ) -> NoReturn:
     """Runs a command with the profiler attached, in place of this process.
@@ -50,6 +53,7 @@ def launch(
         output: The directory for the records; made if it is not there. Without it `$MLVBENCH_RUN_DIR`, or a new
             one in `mlvbench-runs`.
         phases: Further phases, each as `NAME=package.module:Class.method`.
+        timing: How phases are timed on an accelerator, as for `ThroughputMonitor`.
         quiet: Whether nothing is printed but the last line, which says where the records are, and what went wrong.
 
     Raises:
@@ -62,6 +66,7 @@ def launch(
         directory=str(directory),
         shown=shown,
         every=every,
+        timing=timing,
         quiet=quiet,
         phases=targets,
         command=list(command),

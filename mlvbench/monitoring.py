@@ -19,6 +19,7 @@ from mlvbench import patching, records, wrapping
 from mlvbench.device import Device
 from mlvbench.patching import Handle
 from mlvbench.phases import SEPARATOR, Counters, Reading
+from mlvbench.timeline import TIMINGS
 
 if TYPE_CHECKING:
     import os
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from mlvbench.phases import Clock, Phase
     from mlvbench.records import Record
+    from mlvbench.timeline import Timing
 
 __all__ = ["ThroughputMonitor"]
 
@@ -56,16 +58,21 @@ class ThroughputMonitor:
     `timed` give back what they were given, and neither the clock nor the device is touched.
 
     Args:
-        device: The device that the work runs on. A CUDA device is synchronised when a phase begins and when it
-            ends, so that a phase is charged with its own work and not with what was in flight before; its memory is
-            reported. What `torch.device` raises for an unknown one passes through.
+        device: The device that the work runs on; the memory of an accelerator is reported. What `torch.device` raises
+            for an unknown one passes through.
         record_every_n_steps: Steps between two snapshots, a positive integer; `None` disables the monitor.
-        clock: Gives seconds. Read once when a phase begins, once when it ends, and once where an interval does (here,
-            in `snapshot` and in `reset`).
+        clock: Gives seconds. Read once when a phase begins, once when it ends (but not with `timing="events"`), and
+            once where an interval does (here, in `snapshot` and in `reset`).
+        timing: How phases are timed on an accelerator, which works apart from the host; on a CPU both are the clock.
+            With "synchronize" the device is waited for when a phase begins and when it ends, so that a phase is
+            charged with its own work and not with what was in flight before. With "events" the device is given an
+            event there, in the current stream, and waited for once a snapshot alone: a phase is charged with the time
+            that the device takes from the one to the other. `"data"` is then the time that the device stands idle
+            for data, whatever the loader takes.
 
     Raises:
         TypeError: For a `record_every_n_steps` that is not an integer, or a `clock` that cannot be called.
-        ValueError: For a `record_every_n_steps` below one.
+        ValueError: For a `record_every_n_steps` below one, or another `timing`.
 
     Example:
         ```python
@@ -84,12 +91,16 @@ class ThroughputMonitor:
         device: torch.device | str,
         record_every_n_steps: int | None = 50,
         clock: Clock = time.perf_counter,
+        timing: Timing = "synchronize",
     ) -> None:
         if not callable(clock):
             raise TypeError(f"clock must be a function that gives seconds, got {clock!r}")
+        if timing not in TIMINGS:
+            raise ValueError(f"timing must be 'synchronize' or 'events', got {timing!r}")
         self._device = Device(device)
         self._record_every_n_steps = _checked_interval(record_every_n_steps)
         self._clock = clock
+        self._timing = timing
         self._subscriptions: list[_Subscription] = []
         self._forget()
         self._start()
@@ -104,7 +115,7 @@ class ThroughputMonitor:
 
     def _start(self) -> None:
         """Begins the first interval."""
-        self._counters = Counters(self._clock, self._device.wait if self._device.is_accelerator else None)
+        self._counters = Counters(self._clock, self._device if self._device.is_accelerator else None, self._timing)
         self._phases: Mapping[str, AbstractContextManager[None]] = _NoPhases()
         self._baseline = Reading()
         if self.enabled:
@@ -116,7 +127,7 @@ class ThroughputMonitor:
         """Turns to the device that the program is found to work on."""
         with self._lock:
             self._device = Device(device)
-            self._counters.wait_with(self._device.wait if self._device.is_accelerator else None)
+            self._counters.measure_on(self._device)
             self._device.take_memory()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,8 +149,17 @@ class ThroughputMonitor:
 
     @property
     def device(self) -> torch.device:
-        """The device that is synchronised and whose memory is reported."""
+        """The device on whose timeline phases are timed, and whose memory is reported."""
         return self._device.device
+
+    @property
+    def timing(self) -> Timing:
+        """How phases are timed on an accelerator: "synchronize" or "events".
+
+        Where events were asked for and the device turns out to have none that tell times, it is "synchronize".
+        """
+        timeline = self._counters.timeline
+        return self._timing if timeline is None else timeline.timing
 
     @property
     def record_every_n_steps(self) -> int | None:
@@ -339,6 +359,9 @@ class ThroughputMonitor:
             cover; `gpu_mem_gb` and `gpu_mem_peak_gb`, memory allocated now and at its peak in the interval, in
             units of 1e9 bytes. `None` from a disabled monitor.
 
+            An accelerator has one peak, which is started again with each interval. Where other code starts it
+            again too (`torch.cuda.reset_peak_memory_stats`), the peak is that since then.
+
         Raises:
             TypeError: For a step that is not an integer.
         """
@@ -349,6 +372,7 @@ class ThroughputMonitor:
     def _snapshot(self, step: int, end: float | None = None) -> dict[str, float]:
         """Takes a snapshot; of an interval that ends at a moment of the past, if one is given."""
         with self._lock:
+            self._counters.catch_up()
             record = self._take(step, self._clock() if end is None else end)
             self._records.append(record)
         self._publish(record)
@@ -374,6 +398,11 @@ class ThroughputMonitor:
             wall=end - start,
             memory=memory,
         )
+
+    def _end_of_phases(self, left: float) -> float:
+        """Waits for the device; returns when it was done with the phases that the host left at a moment."""
+        timeline = self._counters.timeline
+        return left if timeline is None else timeline.idle_since()
 
     def _ended_since_the_last(self) -> list[str]:
         """The places in the tree where phases have ended since the last snapshot."""
@@ -401,6 +430,7 @@ class ThroughputMonitor:
         if self._is_off("reset"):
             return
         with self._lock:
+            self._counters.catch_up()
             self._baseline, self._interval_start = self._counters.read(), self._clock()
             self._device.take_memory()
 

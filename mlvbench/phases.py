@@ -16,10 +16,15 @@ from asyncio import current_task
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mlvbench import ranges
+from mlvbench.timeline import Span, Timeline
+
 if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import Callable, Iterator
     from types import TracebackType
+
+    from mlvbench.timeline import Moment, TimedDevice, Timing
 
     Clock = Callable[[], float]
 
@@ -36,7 +41,7 @@ class Node(dict["Phase", "Node"]):
         parent: The place above; `None` at the root.
         phase: The phase that leads here; `None` at the root.
         key: The names from the root down to here, joined by `/`.
-        start: The clock's reading when the phase was entered, while it is open.
+        start: When the phase was entered, while it is open: the clock's reading, or a moment of the device's.
         reentries: How often the open phase was entered again inside itself; those entries account nothing.
         covered: While the phase is open, the part of its time that outermost phases of this thread that have ended
             account.
@@ -53,10 +58,10 @@ class Node(dict["Phase", "Node"]):
         self.key = ""
         if parent is not None and phase is not None:
             self.key = f"{parent.key}{SEPARATOR}{phase.name}" if parent.key else phase.name
-        self.start: float = 0
+        self.start: float | Moment = 0
         self.reentries = 0
-        self.covered: float = 0
-        self.seconds: float = 0
+        self.covered: float | Span = 0
+        self.seconds: float | Span = 0
         self.entries = 0
 
     # Two places are the same only if they are one: a dict would compare what is in them.
@@ -72,6 +77,12 @@ class Node(dict["Phase", "Node"]):
         self[phase] = node = Node(self.lane, self, phase)
         self.lane.strand.counters.seen.setdefault(node.key)
         return node
+
+    def total(self) -> tuple[float, int]:
+        """The seconds that are known by now, and of how many entries they are."""
+        if isinstance(self.seconds, Span):
+            return self.seconds.settle(), self.seconds.settled
+        return self.seconds, self.entries
 
     def line(self) -> Iterator[Node]:
         """This place and those above it, without the root."""
@@ -100,7 +111,7 @@ class Lane:
             that were open in its thread when the event loop started.
         task: For a task's lane, a reference to the task.
         irregular: Whether leaving a phase needs more than the plain case: one is entered inside itself, others
-            account a part of one, or tasks of this thread have phases open.
+            account a part of one, tasks of this thread have phases open, or a profiler shows one as a range.
     """
 
     __slots__ = ("floor", "here", "irregular", "root", "strand", "task")
@@ -114,7 +125,9 @@ class Lane:
 
     def settle(self) -> None:
         """Finds out anew whether the lane is irregular."""
-        self.irregular = bool(self.strand.tasks) or any(node.reentries or node.covered for node in self.here.line())
+        strand = self.strand
+        others = bool(strand.tasks or strand.ranges)
+        self.irregular = others or any(node.reentries or node.covered for node in self.here.line())
 
     def stand_on(self, base: Node) -> None:
         """Starts the lane, with no phase open, inside the phases open at `base`."""
@@ -158,6 +171,7 @@ class Strand:
 
     Attributes:
         tasks: The lane of each task that has a phase open, by the task's `id`.
+        ranges: The phases that a profiler shows as open: of which task, and what closes each.
         shared: Seconds that the outermost phases of several tasks account more than once.
         samples: The samples counted on this thread.
     """
@@ -168,7 +182,8 @@ class Strand:
         self.lanes = [self.lane]
         self.idle: list[Lane] = []
         self.tasks: dict[int, Lane] = {}
-        self.shared: float = 0
+        self.ranges: list[tuple[Phase, Task[object] | None, Callable[[], object]]] = []
+        self.shared: float | Span = 0
         self.samples = 0
 
     def lane_to_enter(self) -> Lane:
@@ -212,8 +227,25 @@ class Strand:
         self.idle.append(lane)
         self.lane.settle()
 
-    def leave(self, phase: Phase, end: float, completed: bool) -> None:
-        """Leaves a phase in every case but the plain one: recursion, tasks, phases that end out of order."""
+    def open_range(self, phase: Phase) -> None:
+        """Lets the profiler that is running show that a phase is entered."""
+        self.lane.irregular = True
+        task = current_task() if running_loop() is not None else None
+        self.ranges.append((phase, task, ranges.open_range(phase.name)))
+
+    def _close_range(self, phase: Phase) -> None:
+        task = current_task() if running_loop() is not None else None
+        for index in reversed(range(len(self.ranges))):
+            shown, its_task, close = self.ranges[index]
+            if shown is phase and its_task is task:
+                del self.ranges[index]
+                close()
+                break
+
+    def leave(self, phase: Phase, end: float | Moment, completed: bool) -> None:
+        """Leaves a phase in every case but the plain one: errors, recursion, tasks, phases that end out of order."""
+        if self.ranges:
+            self._close_range(phase)
         node = self.find_open(phase)
         if node is None:
             return
@@ -232,12 +264,12 @@ class Strand:
             self.release(next(key for key, its in self.tasks.items() if its is lane))
         self.lane.settle()
 
-    def _share(self, node: Node, end: float) -> None:
+    def _share(self, node: Node, end: float | Moment) -> None:
         """Notes which part of an outermost phase's time others account, and which part of theirs it accounts.
 
         Tasks interleave, so their outermost phases overlap; the accounted time is what they cover together.
         """
-        fresh = end - node.start - node.covered
+        fresh = (end - node.start) + -node.covered
         self.shared += node.covered
         for lane in (self.lane, *self.tasks.values()):
             # The inner phases too: one of them may outlive those around it.
@@ -246,11 +278,17 @@ class Strand:
 
     def accounted(self) -> float:
         """Seconds that this thread's outermost phases cover."""
-        return sum(node.seconds for lane in self.lanes for node in list(lane.root.values())) - self.shared
+        shared = self.shared.settle() if isinstance(self.shared, Span) else self.shared
+        return sum(node.total()[0] for lane in self.lanes for node in list(lane.root.values())) - shared
 
     def at_rest(self) -> bool:
         """Whether no phase is open."""
         return not self.tasks and self.lane.is_at_rest()
+
+    def places(self) -> Iterator[Node]:
+        """All places of all its lanes."""
+        for lane in list(self.lanes):
+            yield from lane.root.below()
 
 
 class _ThisThread(threading.local):
@@ -286,37 +324,70 @@ class Counters:
     """The counters of one monitor.
 
     Args:
-        clock: Gives seconds; read once when a phase is entered and once when it is left.
-        wait: Waits until the device has done what was asked of it, and says whether the moment may be recorded;
-            `None` where nothing runs apart from the host.
+        clock: Gives seconds; on the host's timeline it is read once when a phase is entered and once when it is left.
+        device: A device that works apart from the host, so that it has a timeline of its own; `None` where none does.
+        timing: How moments on that are told: "synchronize" or "events".
     """
 
-    def __init__(self, clock: Clock, wait: Callable[[], bool] | None = None) -> None:
+    def __init__(self, clock: Clock, device: TimedDevice | None = None, timing: Timing = "synchronize") -> None:
         self.clock = clock
-        self.wait = wait
+        self.device = device
+        self.timing = timing
+        self.timeline = self._timeline()
         self.seen: dict[str, None] = {}
         self.strands: list[tuple[weakref.ref[_Token], Strand]] = []
         self.loop: Strand | None = None
         self.phases: dict[str, Phase] = {}
         self._ended = Reading()
+        self._lock = threading.RLock()
         self._this_thread = _ThisThread(self)
 
-    def __reduce__(self) -> tuple[type[Counters], tuple[Clock, Callable[[], bool] | None]]:
+    def __reduce__(self) -> tuple[type[Counters], tuple[Clock, TimedDevice | None, Timing]]:
         """Copies and pickles begin at zero: what a worker process measures stays there."""
-        return Counters, (self.clock, self.wait)
+        return Counters, (self.clock, self.device, self.timing)
+
+    def _timeline(self) -> Timeline | None:
+        return Timeline(self.device, self.clock, self.timing, self._settle) if self.device else None
 
     def phase(self, name: str) -> Phase:
         """The phase called `name`: one object for all of its entries."""
-        return self.phases.setdefault(name, self._kind()(name, self))
+        return self.phases.setdefault(name, Phase(name, self))
 
-    def _kind(self) -> type[Phase]:
-        return Phase if self.wait is None else SynchronizedPhase
+    def now(self) -> Callable[[], float | Moment]:
+        """What gives the boundary between two phases: the device's timeline, or the clock where there is none."""
+        return self.clock if self.timeline is None else self.timeline.mark
 
-    def wait_with(self, wait: Callable[[], bool] | None) -> None:
-        """Changes what is waited with; phases that are open end by the new way."""
-        self.wait = wait
+    def measure_on(self, device: TimedDevice) -> None:
+        """Goes over to the timeline of a device; phases that are open end on that."""
+        if self.timeline is not None:
+            self.timeline.catch_up(wait=False)
+        self.device = device
+        self.timeline = self._timeline()
+        assert self.timeline is not None
+        self.timeline.begin_idle()
+        for _, strand in self.strands:
+            for node in strand.places():
+                seconds, entries = node.total()
+                node.seconds = Span(known=seconds, settled=entries)
         for phase in list(self.phases.values()):
-            phase.__class__ = self._kind()
+            phase._clock = self.timeline.mark
+
+    def catch_up(self) -> None:
+        """Waits until the device has passed every boundary that was marked, so that all of them can be read."""
+        if self.timeline is not None:
+            self.timeline.catch_up(wait=True)
+
+    def _settle(self) -> None:
+        """Adds up what the device has passed so far, so that what is pending stays bounded without snapshots."""
+        if self.timeline is not None and self._lock.acquire(blocking=False):
+            try:
+                self.timeline.catch_up(wait=False)
+                for _, strand in list(self.strands):
+                    strand.accounted()
+                    for node in strand.places():
+                        node.total()
+            finally:
+                self._lock.release()
 
     def add_samples(self, count: int) -> None:
         """Adds to the samples."""
@@ -331,34 +402,37 @@ class Counters:
         return self.loop or self._this_thread.strand
 
     def read(self) -> Reading:
-        """Reads all counters. Not to be called by two threads at once."""
-        self._fold_ended_threads()
-        strands = [strand for _, strand in self.strands]
-        totals = dict(self._ended.phases)
-        for strand in strands:
-            _add_phases(totals, strand)
-        return Reading(
-            phases={key: totals[key] for key in list(self.seen) if key in totals},
-            accounted={strand: strand.accounted() for strand in strands},
-            samples=self._ended.samples + sum(strand.samples for strand in strands),
-        )
+        """Reads all counters, as far as they are known."""
+        with self._lock:
+            self._fold_ended_threads()
+            strands = [strand for _, strand in self.strands]
+            totals = dict(self._ended.phases)
+            for strand in strands:
+                _add_phases(totals, strand)
+            return Reading(
+                phases={key: totals[key] for key in list(self.seen) if key in totals},
+                accounted={strand: strand.accounted() for strand in strands},
+                samples=self._ended.samples + sum(strand.samples for strand in strands),
+            )
 
     def _fold_ended_threads(self) -> None:
         """Keeps what threads that are gone have accounted, and not the threads: their number is not bounded."""
         for entry in list(self.strands):
             token, strand = entry
             if token() is None and strand is not self.loop and strand.at_rest():
-                self.strands.remove(entry)
                 phases = dict(self._ended.phases)
                 _add_phases(phases, strand)
+                if any(isinstance(node.seconds, Span) and node.seconds.pending for node in strand.places()):
+                    continue
+                self.strands.remove(entry)
                 self._ended = Reading(phases, samples=self._ended.samples + strand.samples)
 
 
 def _add_phases(totals: dict[str, tuple[float, int]], strand: Strand) -> None:
-    for lane in list(strand.lanes):
-        for node in lane.root.below():
-            seconds, entries = totals.get(node.key, (0, 0))
-            totals[node.key] = (seconds + node.seconds, entries + node.entries)
+    for node in strand.places():
+        seconds, entries = totals.get(node.key, (0, 0))
+        more, times = node.total()
+        totals[node.key] = (seconds + more, entries + times)
 
 
 class Phase:
@@ -373,7 +447,7 @@ class Phase:
     def __init__(self, name: str, counters: Counters) -> None:
         self.name = name
         self._counters = counters
-        self._clock = counters.clock
+        self._clock = counters.now()
         self._this_thread = counters._this_thread
 
     def __reduce__(self) -> tuple[Callable[[str], Phase], tuple[str]]:
@@ -383,6 +457,8 @@ class Phase:
         lane = self._this_thread.lane
         if running_loop() is not None:
             lane = lane.strand.lane_to_enter()
+        if ranges.asked._is_profiler_enabled:
+            lane.strand.open_range(self)
         clock = self._clock
         here = lane.here
         node = here[self]
@@ -401,51 +477,19 @@ class Phase:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        clock = self._clock
-        try:
-            end = clock()
-        except BaseException:
-            self._this_thread.strand.leave(self, 0, completed=False)
-            raise
+        end: float | Moment = 0
+        if error is None:
+            clock = self._clock
+            try:
+                end = clock()
+            except BaseException:
+                self._this_thread.strand.leave(self, 0, completed=False)
+                raise
         lane = self._this_thread.lane
         node = lane.here
-        if node.phase is not self or lane.irregular:
+        if node.phase is not self or lane.irregular or error is not None:
             lane.strand.leave(self, end, error is None)
             return
         lane.here = node.parent  # type: ignore[assignment]  # only the root has none
-        if error is None:
-            node.seconds += end - node.start
-            node.entries += 1
-
-
-class SynchronizedPhase(Phase):
-    """A phase on a device that works apart from the host: first the device, then the clock."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        self._wait()
-        super().__enter__()
-
-    def __exit__(
-        self,
-        error: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            try:
-                if not self._wait():
-                    error = _NotRecorded
-            except BaseException as raised:
-                super().__exit__(type(raised), raised, raised.__traceback__)
-                raise
-        super().__exit__(error, value, traceback)
-
-    def _wait(self) -> bool:
-        wait = self._counters.wait
-        return wait is None or wait()
-
-
-class _NotRecorded(Exception):  # noqa: N818  # never raised
-    """Stands for the error of a phase that ends while nothing may be recorded."""
+        node.seconds += end - node.start
+        node.entries += 1

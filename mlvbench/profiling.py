@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from mlvbench.phases import Phase
+    from mlvbench.timeline import Timing
 
 NAMES = {"data", "forward", "inference", "loss", "backward", "optimizer"}
 """The phases that the seams make."""
@@ -62,10 +63,11 @@ class Profile:
         self,
         record_every_n_steps: int | None,
         clock: Callable[[], float] = time.perf_counter,
+        timing: Timing = "events",
         when_begun: Callable[[], object] = lambda: None,
         when_recorded: Callable[[dict[str, float]], object] = lambda _: None,
     ) -> None:
-        self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock)
+        self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock, timing)
         self.thread = _Thread()
         self.error: Exception | None = None
         self._counters = self.monitor._counters
@@ -88,13 +90,20 @@ class Profile:
     def finish(self) -> None:
         """Takes a snapshot of what there is since the last, if anything.
 
-        It ends where the last seam was left; or now, where phases of the script's own may have ended later.
+        It ends where the last seam was left, by the device too; or now, where phases of the script's own may have
+        ended later.
         """
         if self._is_begun and self.error is None:
             self._steps.ended()
+            try:
+                last_left = self.monitor._end_of_phases(self._last_left)
+            except RuntimeError:
+                # The device has failed, which the script hears of itself, and tells nothing any more.
+                self._is_begun = False
+                return
             ended = {key.rpartition("/")[2] for key in self.monitor._ended_since_the_last()}
             if ended or not self.monitor._is_recorded(self._steps.count):
-                end = self._last_left if ended <= NAMES else self._clock()
+                end = last_left if ended <= NAMES else self._clock()
                 self._when_recorded(self.monitor._snapshot(self._steps.count, end))
             self._is_begun = False
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlvbench.profiling import Profile
     from mlvbench.records import Record
     from mlvbench.runs import RunFile
+    from mlvbench.timeline import Timing
 
 _DIRECTORY = "MLVBENCH_RUN_DIR"
 _SETTINGS = "MLVBENCH_SETTINGS"
@@ -51,6 +52,7 @@ class Settings(NamedTuple):
         directory: Where the records go, as an absolute path.
         shown: The same as the user would type it.
         every: Steps between two records.
+        timing: How phases are timed on an accelerator.
         quiet: Whether no line and no report is printed.
         phases: Further phases.
         command: What was run; to the others as much of it as fits into a variable.
@@ -63,6 +65,7 @@ class Settings(NamedTuple):
     directory: str
     shown: str
     every: int
+    timing: Timing
     quiet: bool
     phases: list[PhaseTarget]
     command: list[str]
@@ -148,7 +151,9 @@ class _Process:
         from mlvbench.autoprofile import install
         from mlvbench.profiling import Profile
 
-        self.profile = Profile(self._settings.every, when_begun=self._begin, when_recorded=self._record)
+        self.profile = Profile(
+            self._settings.every, timing=self._settings.timing, when_begun=self._begin, when_recorded=self._record
+        )
         install(self.profile)
         for name in {phase.module for phase in self._waiting} - {"__main__"}:
             module = sys.modules.get(name)
@@ -232,7 +237,7 @@ class _Process:
         return {
             "command": self._settings.command,
             "record_every_n_steps": self._settings.every,
-            "timing": "synchronize",
+            "timing": self.profile.monitor.timing,
             "device": str(self.profile.monitor.device),
             "started": self._settings.started,
             "mlvbench": ours,

@@ -14,25 +14,30 @@ PACKAGE = ROOT / "mlvbench"
 MAY_IMPORT = {
     "__init__": {"mlvbench.monitoring"},
     "device": {"torch"},
-    "phases": set(),
+    "timeline": set(),
+    "ranges": {"torch", "mlvbench.device"},
+    "phases": {"mlvbench.ranges", "mlvbench.timeline"},
     "records": {"msgspec"},
     "wrapping": {"wrapt", "torch"},
     "patching": {"torch", "mlvbench.wrapping"},
     "monitoring": {
-        "torch", "mlvbench.device", "mlvbench.patching", "mlvbench.phases", "mlvbench.records", "mlvbench.wrapping",
+        "torch", "mlvbench.device", "mlvbench.patching", "mlvbench.phases", "mlvbench.records", "mlvbench.timeline",
+        "mlvbench.wrapping",
     },
     "runs": {"mlvbench.records"},
     "progress": {"torch"},
-    "profiling": {"torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.progress"},
+    "profiling": {
+        "torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.progress", "mlvbench.timeline",
+    },
     "autoprofile": {
         "torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.profiling",
-        "mlvbench.progress", "mlvbench.records", "mlvbench.wrapping",
+        "mlvbench.progress", "mlvbench.ranges", "mlvbench.records", "mlvbench.timeline", "mlvbench.wrapping",
     },
     "running": {
         "wrapt", "mlvbench.autoprofile", "mlvbench.profiling", "mlvbench.records", "mlvbench.report",
-        "mlvbench.report.intervals", "mlvbench.report.text", "mlvbench.runs",
+        "mlvbench.report.intervals", "mlvbench.report.text", "mlvbench.runs", "mlvbench.timeline",
     },
-    "launch": {"mlvbench.running", "mlvbench.runs"},
+    "launch": {"mlvbench.running", "mlvbench.runs", "mlvbench.timeline"},
     "bootstrap.sitecustomize": {"sitecustomize", "mlvbench.running"},
     "report.__init__": {"mlvbench.runs", "mlvbench.report.summary", "mlvbench.report.table", "mlvbench.report.text"},
     "report.intervals": {"mlvbench.records"},
@@ -49,7 +54,7 @@ MAY_IMPORT = {
     "report.table": {"rich", "mlvbench.report.text"},
     "cli": {
         "mlvbench.launch", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary", "mlvbench.report.text",
-        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.runs", "mlvbench.timeline",
     },
     "__main__": {"mlvbench.cli"},
 }  # fmt: skip

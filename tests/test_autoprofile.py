@@ -698,7 +698,8 @@ def test_a_whole_step_that_is_compiled(counting, clock):
 # Devices
 
 
-def test_the_device_is_that_of_the_model(clock, monkeypatch):
+@pytest.mark.parametrize(("timing", "optimizer_seconds"), [("synchronize", 1), ("events", 0)])
+def test_the_device_is_that_of_the_model(clock, monkeypatch, timing, optimizer_seconds):
     device = SimulatedDevice(clock)
     device.install(monkeypatch)
     model = Slow(clock, 1)
@@ -708,7 +709,7 @@ def test_the_device_is_that_of_the_model(clock, monkeypatch):
         "mlvbench.profiling.accelerator_of",
         lambda tensors: next((found[id(tensor)] for tensor in tensors if id(tensor) in found), None),
     )
-    with autoprofile(1000, clock) as monitor:
+    with autoprofile(1000, clock, timing) as monitor:
         next(iter(DataLoader(Data(clock, 1))))
         assert device.calls == []
         device.launch(100)
@@ -717,8 +718,77 @@ def test_the_device_is_that_of_the_model(clock, monkeypatch):
         device.launch(7)
         optimizer.step()
     assert monitor.device == torch.device("cuda:0")
+    assert monitor.timing == timing
     [record] = monitor.records
-    assert (record["t_forward"], record["t_optimizer"]) == (1, 1), "what was in flight is not theirs"
+    assert record["t_forward"] == 1, "what was in flight is not its own"
+    assert record["t_optimizer"] == optimizer_seconds, "what the host does while the device works is hidden"
+
+
+def device_of(monkeypatch, clock, model):
+    """A simulated device that the model is found to be on."""
+    device = SimulatedDevice(clock)
+    device.install(monkeypatch)
+    its = {id(parameter) for parameter in model.parameters()}
+    monkeypatch.setattr(
+        "mlvbench.profiling.accelerator_of",
+        lambda tensors: torch.device("cuda:0") if any(id(tensor) in its for tensor in tensors) else None,
+    )
+    return device
+
+
+class OnDevice(nn.Module):
+    """Takes no time of the host's, and some of the device's."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+        self.device = None
+
+    def forward(self, x):
+        self.device.launch(10)
+        return self.inner(x)
+
+
+def test_the_last_interval_ends_when_the_device_is_done_with_it_and_not_later(clock, monkeypatch):
+    model = OnDevice()
+    model.device = device = device_of(monkeypatch, clock, model)
+    with autoprofile(1000, clock) as monitor:
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+        assert device.synchronizations == 1, "where its timeline and the clock are told to be the same"
+        device.launch(500)
+        clock.advance(100)
+    [record] = monitor.records
+    assert record["t_forward"] == 30
+    assert record["wall_sec"] == 30
+
+
+def test_a_phase_that_was_open_when_the_device_was_found_is_whole(clock, monkeypatch):
+    model = OnDevice()
+    model.device = device = device_of(monkeypatch, clock, model)
+    with autoprofile(1000, clock) as monitor, monitor.phase("epoch"):
+        clock.advance(7)
+        device.launch(2)
+        model(torch.ones(1, 2)).sum().backward()
+    [record] = monitor.records
+    assert record["t_epoch"] == 7 + 2 + 10
+    assert record["t_epoch/forward"] == record["t_forward"] == 10
+
+
+def test_a_device_that_fails_takes_nothing_down(clock, monkeypatch):
+    model = OnDevice()
+    model.device = device_of(monkeypatch, clock, model)
+    error = RuntimeError("device-side assert triggered")
+
+    def fail(device=None):
+        raise error
+
+    with pytest.raises(RuntimeError) as caught, autoprofile(1000, clock) as monitor:
+        model(torch.ones(1, 2)).sum().backward()
+        monkeypatch.setattr(torch.cuda, "synchronize", fail)
+        torch.cuda.synchronize()
+    assert caught.value is error
+    assert monitor.records == []
 
 
 def test_the_device_of_an_optimizer_alone(clock, monkeypatch):

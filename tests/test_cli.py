@@ -165,10 +165,15 @@ MISTAKES = [
     ),
     (
         ["run", "--evry=5", "a.py"],
-        "mlvbench run: there is no option '--evry': use --every, --output, --phase or --quiet",
+        "mlvbench run: there is no option '--evry': use --every, --output, --phase, --timing or --quiet",
     ),
     (["run", "--quiet=1", "a.py"], "mlvbench run: there is no option '--quiet': use"),
-    (["run", "-x", "a.py"], "mlvbench run: there is no option '-x': use --every, --output, --phase or --quiet"),
+    (["run", "-x", "a.py"], "mlvbench run: there is no option '-x': use --every, --output, --phase, --timing or"),
+    (["run", "--timing"], "mlvbench run: --timing needs a value (mlvbench run --help tells more)"),
+    *(
+        (["run", f"--timing={value}", "a.py"], f"mlvbench run: --timing must be synchronize or events, got '{value}'")
+        for value in ("event", "", "EVENTS")
+    ),
 ]
 
 
@@ -235,10 +240,29 @@ class TestRunOptions:
         launch.launch = take_over
         monkeypatch.setitem(sys.modules, "mlvbench.launch", launch)
         with pytest.raises(SystemExit, match="3"):
-            cli.main(["run", "--quiet", "--every=5", "--output", "o", "--phase", "p", "train.py", "-x"])
+            cli.main(
+                [
+                    "run",
+                    "--quiet",
+                    "--every=5",
+                    "--output",
+                    "o",
+                    "--phase",
+                    "p",
+                    "--timing=synchronize",
+                    "train.py",
+                    "-x",
+                ]
+            )
         assert called == [
-            (["train.py", "-x"], {"every": 5, "output": "o", "phases": ["p"], "quiet": True}),
+            (
+                ["train.py", "-x"],
+                {"every": 5, "output": "o", "phases": ["p"], "timing": "synchronize", "quiet": True},
+            ),
         ]
+
+    def test_the_device_is_not_held_up_unless_it_is_asked_for(self):
+        assert cli.read_run_options(["train.py"]).timing == "events"
 
 
 class TestHelp:

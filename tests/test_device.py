@@ -128,22 +128,17 @@ class TestFailures:
 
     def test_while_a_stream_is_captured_nothing_is_waited_for_or_recorded(self, monitor, device, clock, timings):
         head = monitor.timed("head")(lambda: 3)
-        device.capturing = True
-        with monitor.phase("forward"):
+        with device.capture(), monitor.phase("forward"):
             clock.advance(5)
             assert head() == 3
             assert list(monitor.iterate([1])) == [1]
-        device.capturing = False
         with monitor.phase("replay"):
             clock.advance(2)
         assert timings() == {"replay": 2}
 
     def test_a_phase_around_a_capture_is_recorded(self, monitor, device, clock, timings):
-        with monitor.phase("capture"):
-            device.capturing = True
-            with monitor.phase("inside"):
-                clock.advance(1)
-            device.capturing = False
+        with monitor.phase("capture"), device.capture(), monitor.phase("inside"):
+            clock.advance(1)
         assert timings() == {"capture": 1}
 
 

@@ -362,12 +362,14 @@ class TestFrontDoor:
     def test_the_monitor_has_the_members_of_its_contract_and_no_others(self):
         public = {name for name in vars(ThroughputMonitor) if not name.startswith("_")}
         assert public == {
-            "device", "record_every_n_steps", "clock", "enabled", "records", "iterate", "phase", "timed",
+            "device", "record_every_n_steps", "clock", "timing", "enabled", "records", "iterate", "phase", "timed",
             "instrument", "record_samples", "step", "snapshot", "reset", "subscribe", "save",
         }  # fmt: skip
-        assert list(inspect.signature(ThroughputMonitor).parameters) == ["device", "record_every_n_steps", "clock"]
+        assert list(inspect.signature(ThroughputMonitor).parameters) == [
+            "device", "record_every_n_steps", "clock", "timing",
+        ]  # fmt: skip
 
-    @pytest.mark.parametrize("name", ["device", "record_every_n_steps", "clock", "enabled", "records"])
+    @pytest.mark.parametrize("name", ["device", "record_every_n_steps", "clock", "timing", "enabled", "records"])
     def test_settings_are_read_only(self, monitor, name):
         with pytest.raises(AttributeError):
             setattr(monitor, name, 1)

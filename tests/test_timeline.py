@@ -1,0 +1,330 @@
+"""Both ways to time a device, against what its schedule says each phase must be."""
+
+import gc
+import pickle
+import threading
+
+import pytest
+import torch
+from device_oracle import Oracle, Program, device_programs
+from fake_clock import FakeClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_device import Event, SimulatedDevice
+
+from mlvbench import timeline
+from mlvbench.monitoring import ThroughputMonitor
+
+
+@pytest.fixture
+def device(clock, monkeypatch):
+    simulated = SimulatedDevice(clock)
+    simulated.install(monkeypatch)
+    return simulated
+
+
+@pytest.fixture
+def monitor(clock, device):
+    return ThroughputMonitor("cuda:0", 1, clock, timing="events")
+
+
+def check(program, timing):
+    """Runs a program, and compares it with the oracle's account of it."""
+    clock = FakeClock()
+    device = SimulatedDevice(clock, index=1)
+    device.current_device = 0
+    with pytest.MonkeyPatch.context() as patch:
+        device.install(patch)
+        monitor = ThroughputMonitor("cuda:1", 1, clock, timing=timing)
+        oracle, actual = Oracle(timing, clock.now), Program(monitor, device)
+        for statement in [*program, ("snapshot",)]:
+            for side in (oracle, actual):
+                side.attempt([statement])
+        assert actual.snapshots == oracle.snapshots
+        assert clock.now == oracle.now, "the host waited when it had to, and not else"
+        assert device.synchronizations == oracle.waits
+        if timing == "events":
+            assert device.made <= device.recorded
+    return oracle, device
+
+
+class TestTheOracle:
+    @pytest.mark.parametrize("timing", timeline.TIMINGS)
+    @settings(max_examples=150)
+    @given(program=device_programs())
+    def test_any_program_gives_what_its_schedule_says(self, timing, program):
+        check(program, timing)
+
+    @settings(max_examples=200)
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["forward", "backward"]),
+                st.lists(st.tuples(st.sampled_from(["host", "launch"]), st.integers(0, 9)), max_size=4),
+                st.integers(0, 2),
+            ),
+            min_size=1,
+        )
+    )
+    def test_phases_and_the_gaps_between_them_partition_the_devices_time(self, row):
+        """Phases back to back, each on a stream of its own choice: gaps are phases too, so that nothing is left."""
+        program = []
+        for name, work, stream in row:
+            body = [(kind, length, 0) if kind == "launch" else (kind, length) for kind, length in work]
+            program += [("stream", stream, [("phase", name, False, body)])]
+            program += [("phase", "data", False, [])]
+        oracle, _ = check(program, "events")
+        [snapshot] = oracle.snapshots
+        covered = sum(snapshot[f"t_{name}"] for name in ("forward", "backward", "data") if f"t_{name}" in snapshot)
+        between = [
+            after - before for before, after in zip(oracle.boundaries[1::2], oracle.boundaries[2::2], strict=False)
+        ]
+        assert covered + sum(between) == oracle.boundaries[-1] - oracle.boundaries[0]
+
+
+class TestEvents:
+    def test_the_host_is_not_held_up(self, monitor, device, clock):
+        for _ in range(3):
+            with monitor.phase("forward"):
+                device.launch(10, cost=1)
+        assert clock.now == 7_003
+        assert device.synchronizations == 0
+        # The first second the device had nothing to do.
+        assert monitor.snapshot(3)["t_forward"] == 31
+        assert device.synchronizations == 1
+
+    def test_data_is_the_time_for_which_the_device_stands_idle(self, monitor, device, clock, timings):
+        """A loader that takes 4 seconds an item, and steps of 3 and then of 9: the device waits for one of two."""
+
+        def load():
+            for _ in range(2):
+                clock.advance(4)
+                yield
+
+        steps = iter([3, 9])
+        for _ in monitor.iterate(load()):
+            with monitor.phase("forward"):
+                device.launch(next(steps))
+        assert timings() == {"data": 5, "forward": 12}
+
+    def test_a_hidden_loader_costs_nothing(self, monitor, device, clock, timings):
+        device.launch(100)
+        for _ in monitor.iterate(self.slow(clock)):
+            pass
+        assert timings() == {"data": 0}
+
+    @staticmethod
+    def slow(clock):
+        for _ in range(3):
+            clock.advance(10)
+            yield
+
+    def test_wall_time_is_the_hosts_up_to_when_the_device_is_done(self, monitor, device, clock):
+        with monitor.phase("forward"):
+            device.launch(10)
+        snapshot = monitor.snapshot(1)
+        assert snapshot["wall_sec"] == 10
+        clock.advance(2)
+        assert monitor.snapshot(2)["wall_sec"] == 2
+
+    def test_a_phase_on_another_stream_is_what_it_adds_to_those_before_it(self, monitor, device, timings):
+        with monitor.phase("forward"):
+            device.launch(10)
+        with device.stream(1):
+            with monitor.phase("hidden"):
+                device.launch(8)
+            with monitor.phase("exposed"):
+                device.launch(5)
+        assert timings() == {"forward": 10, "hidden": 0, "exposed": 3}
+
+    def test_what_is_launched_on_another_stream_and_not_waited_for_is_not_seen(self, monitor, device, timings):
+        with monitor.phase("forward"):
+            device.launch(2)
+            with device.stream(1):
+                device.launch(50)
+        with monitor.phase("joined"):
+            device.wait_for(1)
+        assert timings() == {"forward": 2, "joined": 48}
+
+    def test_a_phase_that_is_open_at_a_snapshot_belongs_whole_to_the_next(self, monitor, device, timings):
+        with monitor.phase("outer"):
+            device.launch(3)
+            assert timings() == {}
+            device.launch(4)
+        assert timings() == {"outer": 7}
+
+    def test_a_snapshot_during_a_capture_waits_for_nothing_and_loses_nothing(self, monitor, device, timings):
+        with monitor.phase("before"):
+            device.launch(3)
+        with device.capture():
+            assert timings() == {}
+        assert device.synchronizations == 0
+        assert timings() == {"before": 3}
+
+    def test_a_replayed_graph_is_timed(self, monitor, device, timings):
+        with device.capture() as graph, monitor.phase("captured"):
+            device.launch(7)
+        with monitor.phase("replay"):
+            device.replay(graph)
+            device.replay(graph)
+        assert timings() == {"replay": 14}
+
+    def test_an_error_of_the_users_touches_no_device(self, monitor, device):
+        with pytest.raises(KeyError), monitor.phase("forward"):
+            recorded = device.recorded
+            raise KeyError
+        assert device.recorded == recorded
+
+    def test_reset_drops_what_came_before(self, monitor, device, timings):
+        with monitor.phase("warm-up"):
+            device.launch(5)
+        monitor.reset()
+        assert device.synchronizations == 1
+        with monitor.phase("forward"):
+            device.launch(2)
+        assert timings() == {"forward": 2}
+
+    def test_nothing_is_waited_for_before_anything_was_marked(self, monitor, device):
+        monitor.snapshot(1)
+        monitor.reset()
+        assert device.synchronizations == 0
+
+    def test_threads_have_phases_of_their_own(self, monitor, device, clock):
+        with monitor.phase("loop"):
+            device.launch(4)
+            with device.stream(1):
+                thread = threading.Thread(target=self.work, args=(monitor, device))
+                thread.start()
+                thread.join()
+        monitor.record_samples(8)
+        snapshot = monitor.step(1)
+        assert (snapshot["t_loop"], snapshot["t_thread"]) == (4, 6)
+        assert snapshot["samples_per_sec"] == 2.0
+
+    @staticmethod
+    def work(monitor, device):
+        with monitor.phase("thread"):
+            device.launch(6)
+
+    def test_what_a_thread_that_is_gone_has_launched_is_not_lost(self, monitor, device, timings):
+        """It is folded into the totals only once it is known."""
+        with device.stream(1):
+            thread = threading.Thread(target=self.work, args=(monitor, device))
+            thread.start()
+            thread.join()
+        with device.stream(1), device.capture():
+            assert timings() == {}
+        del thread
+        gc.collect()
+        assert timings() == {"thread": 6}
+
+
+class TestTheEventsThemselves:
+    def test_their_number_does_not_grow_with_the_run(self, monitor, device):
+        for step in range(1, 200):
+            for _ in range(5):
+                with monitor.phase("forward"):
+                    device.launch(1)
+            monitor.step(step)
+        assert device.made <= 5 * 2 + 2
+
+    def test_nor_where_no_snapshot_is_taken_for_long(self, monitor, device, clock, timings):
+        for _ in range(50_000):
+            with monitor.phase("forward"):
+                device.launch(1)
+            clock.advance(1)
+        assert device.made <= 5_000
+        assert device.synchronizations == 0
+        seconds = monitor._counters.phases["forward"]
+        [node] = monitor._counters.strands[0][1].lane.root.values()
+        assert node.phase is seconds
+        assert len(node.seconds.pending) <= 5_000
+        assert timings() == {"forward": 50_000}
+
+    def test_one_is_not_used_again_before_it_is_passed(self, monitor, device, clock, timings):
+        """The device is behind by more than what is looked at now and then."""
+        for _ in range(5_000):
+            with monitor.phase("forward"):
+                device.launch(2)
+            clock.advance(1)
+        assert timings() == {"forward": 10_000}
+
+    def test_short_times_are_as_exact_after_an_hour_as_at_the_start(self, monitor, device, clock):
+        device.single_precision = True
+        for _ in range(4):
+            with monitor.phase("validation"):
+                device.launch(3_600.1)
+            with monitor.phase("forward"):
+                device.launch(0.000_123)
+        snapshot = monitor.snapshot(1)
+        assert snapshot["t_forward"] == pytest.approx(4 * 0.000_123, rel=1e-3)
+        assert snapshot["t_validation"] == pytest.approx(4 * 3_600.1, rel=1e-6)
+
+    def test_they_are_recorded_in_the_stream_of_the_monitors_device(self, clock, monkeypatch):
+        device = SimulatedDevice(clock, index=1)
+        device.current_device = 0
+        device.install(monkeypatch)
+        monitor = ThroughputMonitor("cuda:1", 1, clock, timing="events")
+        with monitor.phase("forward"):
+            device.launch(5)
+        assert monitor.snapshot(1)["t_forward"] == 5
+
+    def test_without_an_index_they_are_those_of_the_device_that_is_current_when_they_begin(self, clock, monkeypatch):
+        device = SimulatedDevice(clock, index=1)
+        device.install(monkeypatch)
+        monitor = ThroughputMonitor("cuda", 1, clock, timing="events")
+        with monitor.phase("forward"):
+            device.launch(5)
+            device.current_device = 0
+        assert monitor.snapshot(1)["t_forward"] == 5
+
+    def test_an_error_of_the_device_passes_and_loses_nothing(self, monitor, device, monkeypatch, timings):
+        with monitor.phase("forward"):
+            device.launch(5)
+        error = RuntimeError("device-side assert triggered")
+
+        def fail(*args):
+            raise error
+
+        for owner, name in ((torch.cuda, "synchronize"), (Event, "elapsed_time")):
+            with monkeypatch.context() as patch, pytest.raises(RuntimeError) as caught:
+                patch.setattr(owner, name, fail)
+                monitor.snapshot(1)
+            assert caught.value is error
+        assert timings() == {"forward": 5}
+
+
+class TestModes:
+    def test_another_one_is_an_error_that_names_the_two(self):
+        for timing in ("event", None, 3, "SYNCHRONIZE"):
+            with pytest.raises(ValueError, match=r"timing must be 'synchronize' or 'events', got "):
+                ThroughputMonitor("cpu", timing=timing)
+
+    @pytest.mark.parametrize("timing", timeline.TIMINGS)
+    def test_on_the_cpu_both_are_the_clock(self, clock, timing, monkeypatch):
+        monkeypatch.setattr(torch, "Event", None)
+        monitor = ThroughputMonitor("cpu", 1, clock, timing=timing)
+        before = clock.readings
+        with monitor.phase("forward"):
+            clock.advance(3)
+        assert clock.readings == before + 2
+        assert monitor.snapshot(1)["t_forward"] == 3
+        assert monitor.timing == timing
+
+    def test_it_is_read_only(self, monitor):
+        assert monitor.timing == "events"
+        with pytest.raises(AttributeError):
+            monitor.timing = "synchronize"
+
+    def test_copies_and_pickles_keep_it(self, monitor, device, clock):
+        clone = pickle.loads(pickle.dumps(ThroughputMonitor("cuda:0", 1, timing="events")))
+        assert clone.timing == "events"
+        with clone.phase("forward"):
+            device.launch(5)
+        assert device.synchronizations == 0
+        assert clone.snapshot(1)["t_forward"] == 5
+
+    def test_without_cuda_the_first_phase_says_so(self):
+        monitor = ThroughputMonitor("cuda", 1, timing="events")
+        with pytest.raises(RuntimeError, match="'cuda', but this PyTorch was built without CUDA"), monitor.phase("x"):
+            pass
