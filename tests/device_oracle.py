@@ -15,28 +15,29 @@ lengths = st.integers(0, 9)
 
 
 @st.composite
-def device_programs(draw: st.DrawFn, depth: int = 3) -> list[tuple]:
+def device_programs(draw: st.DrawFn, depth: int = 2) -> list[tuple]:
     """A list of statements: what host and device do, where phases are, and where an interval ends."""
     simple = st.one_of(
+        st.tuples(st.just("launch"), st.integers(0, 20), st.integers(0, 2)),
         st.tuples(st.just("host"), lengths),
-        st.tuples(st.just("launch"), lengths, st.integers(0, 2)),
         st.tuples(st.just("wait_for"), st.integers(0, STREAMS - 1)),
         st.tuples(st.just("samples"), lengths),
         st.tuples(st.just("snapshot")),
         st.tuples(st.just("reset")),
     )
     if depth == 0:
-        return draw(st.lists(simple, max_size=4))
+        return draw(st.lists(simple, min_size=1, max_size=4))
     inner = device_programs(depth - 1)
+    phase = st.tuples(st.just("phase"), st.sampled_from(NAMES), st.sampled_from([False, False, True]), inner)
     block = st.one_of(
-        st.tuples(st.just("phase"), st.sampled_from(NAMES), st.booleans(), inner),
-        st.tuples(st.just("phase"), st.sampled_from(NAMES), st.just(False), inner),
+        phase,
+        st.tuples(st.just("stream"), st.integers(0, STREAMS - 1), st.lists(phase, min_size=1, max_size=2)),
         st.tuples(st.just("items"), st.lists(inner, max_size=3), inner),
         st.tuples(st.just("stream"), st.integers(0, STREAMS - 1), inner),
         st.tuples(st.just("capture"), inner),
         st.tuples(st.just("attempt"), inner),
     )
-    return draw(st.lists(st.one_of(simple, block), max_size=5))
+    return draw(st.lists(st.one_of(block, simple), min_size=depth, max_size=3 * depth))
 
 
 class Failure(Exception):

@@ -19,12 +19,14 @@ class Stream:
     """A queue that works off in order what it is given.
 
     Attributes:
+        device: What it is a queue of.
         idle_from: When it has done all that it was given.
         graph: While it is captured, the work that it was given and does not do.
     """
 
-    def __init__(self, now: float) -> None:
-        self.idle_from = now
+    def __init__(self, device: SimulatedDevice) -> None:
+        self.device = device
+        self.idle_from: float = device.clock.now
         self.graph: list[float] | None = None
 
     def take(self, now: float, seconds: float) -> None:
@@ -69,9 +71,10 @@ class Event:
 
 
 class SimulatedDevice:
-    """Takes the place of CUDA.
+    """Takes the place of CUDA, or of another accelerator.
 
     Attributes:
+        kind: Its type, as torch names it.
         current: The current stream.
         current_device: The index of the device that is current, which may be another one.
         single_precision: Whether events tell milliseconds in single precision, as CUDA's do.
@@ -80,13 +83,14 @@ class SimulatedDevice:
         made: How many events were made.
     """
 
-    def __init__(self, clock: FakeClock, index: int = 0) -> None:
+    def __init__(self, clock: FakeClock, index: int = 0, kind: str = "cuda") -> None:
         self.clock = clock
         self.index = index
+        self.kind = kind
         self.current_device = index
-        self.streams = [Stream(clock.now)]
+        self.streams = [Stream(self)]
         self.current = self.streams[0]
-        self.elsewhere = Stream(clock.now)
+        self.elsewhere = Stream(self)
         self.single_precision = False
         self.allocated = 0
         self.peak = 0
@@ -105,7 +109,7 @@ class SimulatedDevice:
     def stream(self, number: int) -> Iterator[None]:
         """Makes another stream the current one, as `with torch.cuda.stream(...)` does."""
         while len(self.streams) <= number:
-            self.streams.append(Stream(self.clock.now))
+            self.streams.append(Stream(self))
         before, self.current = self.current, self.streams[number]
         try:
             yield
@@ -151,16 +155,19 @@ class SimulatedDevice:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Puts itself behind torch."""
         for name in ("synchronize", "memory_allocated", "max_memory_allocated", "reset_peak_memory_stats"):
-            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.current.graph is not None)
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+            owner = torch.cuda if self.kind == "cuda" else torch.accelerator
+            monkeypatch.setattr(owner, name, getattr(self, name))
+        module = torch.get_device_module(self.kind)
+        captures = lambda: self.current.graph is not None  # noqa: E731
+        monkeypatch.setattr(module, "is_current_stream_capturing", captures, raising=False)
+        monkeypatch.setattr(module, "is_initialized", lambda: True, raising=False)
+        monkeypatch.setattr(module, "is_available", lambda: True)
         monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: self.current_device)
         monkeypatch.setattr(torch.accelerator, "current_stream", self.current_of)
         monkeypatch.setattr(torch, "Event", self.make_event)
 
     def make_event(self, device: object = None, *, enable_timing: bool = False) -> Event:
-        assert device == torch.device("cuda", self.index), device
+        assert torch.device(device) in (torch.device(self.kind), torch.device(self.kind, self.index)), device
         self.made += 1
         return Event(self, enable_timing)
 

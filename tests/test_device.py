@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedDevice
 
+import mlvbench.device
 from mlvbench.monitoring import ThroughputMonitor
 
 
@@ -155,6 +157,14 @@ class TestMemory:
         monitor.reset()
         assert monitor.snapshot(3)["gpu_mem_peak_gb"] == 2.0
 
+    def test_where_other_code_starts_the_peak_again_it_is_the_peak_since_then(self, monitor, device):
+        monitor.reset()
+        device.allocate(5_000_000_000)
+        device.allocate(-4_000_000_000)
+        device.reset_peak_memory_stats()
+        device.allocate(1_000_000_000)
+        assert monitor.snapshot(1)["gpu_mem_peak_gb"] == 2.0
+
     def test_every_call_names_the_device(self, clock, monkeypatch):
         device = SimulatedDevice(clock)
         device.install(monkeypatch)
@@ -169,6 +179,68 @@ class TestMemory:
         }  # fmt: skip
 
 
+class TestOtherAccelerators:
+    @pytest.fixture(autouse=True)
+    def unasked(self):
+        """Each test asks the device anew what it can."""
+        mlvbench.device._has_timing_events.cache_clear()
+        yield
+        mlvbench.device._has_timing_events.cache_clear()
+
+    @pytest.mark.parametrize("timing", ["synchronize", "events"])
+    def test_with_events_that_tell_times_are_timed_like_cuda(self, clock, monkeypatch, timing):
+        device = SimulatedDevice(clock, kind="xpu")
+        device.install(monkeypatch)
+        monitor = ThroughputMonitor("xpu:0", 1, clock, timing)
+        device.launch(5)
+        for _ in range(2):
+            with monitor.phase("forward"):
+                device.launch(3)
+        with device.capture(), monitor.phase("captured"):
+            device.launch(3)
+        device.allocate(2_000_000_000)
+        snapshot = monitor.snapshot(1)
+        assert monitor.timing == timing
+        assert snapshot["t_forward"] == 6
+        assert "t_captured" not in snapshot
+        assert snapshot["gpu_mem_gb"] == 2.0
+        assert {asked for name, asked in device.calls if name != "Event.synchronize"} == {"xpu:0"}
+
+    def test_without_such_events_are_synchronised_which_is_said_once(self, clock, monkeypatch):
+        device = SimulatedDevice(clock, kind="mps")
+        device.install(monkeypatch)
+
+        def refuse(kind, **options):
+            raise NotImplementedError("no such events")
+
+        monkeypatch.setattr(torch, "Event", refuse)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                monitor = ThroughputMonitor("mps", 1, clock, "events")
+                device.launch(5)
+                with monitor.phase("forward"):
+                    device.launch(3)
+                assert monitor.snapshot(1)["t_forward"] == 3
+                assert monitor.timing == "synchronize"
+        [warning] = caught
+        assert str(warning.message) == (
+            "mps devices have no events that tell times (no such events): they are synchronised at the boundaries of "
+            'phases, as with timing="synchronize"'
+        )
+
+    def test_whose_memory_nobody_keeps_books_of_have_no_figures(self, clock, monkeypatch):
+        device = SimulatedDevice(clock, kind="mps")
+        device.install(monkeypatch)
+
+        def refuse(device):
+            raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
+
+        monkeypatch.setattr(torch.accelerator, "memory_allocated", refuse)
+        snapshot = ThroughputMonitor("mps", 1, clock).snapshot(1)
+        assert (snapshot["gpu_mem_gb"], snapshot["gpu_mem_peak_gb"]) == (0.0, 0.0)
+
+
 def report(monitor, queue):
     """What a phase in another process does with the device."""
 
@@ -178,23 +250,46 @@ def report(monitor, queue):
     for name in ("synchronize", "memory_allocated", "is_current_stream_capturing", "reset_peak_memory_stats"):
         setattr(torch.cuda, name, forbidden)
     torch.cuda.is_initialized = lambda: False
+    torch.Event = torch.accelerator.current_stream = forbidden
     with monitor.phase("work"):
         pass
-    queue.put(monitor.snapshot(1)["gpu_mem_gb"])
+    snapshot = monitor.snapshot(1)
+    queue.put((snapshot["t_work"] > 0, snapshot["gpu_mem_gb"]))
 
 
 class TestOtherProcesses:
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    @pytest.mark.parametrize(("method", "timing"), [("fork", "synchronize"), ("fork", "events"), ("spawn", "events")])
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    def test_a_worker_leaves_the_device_alone(self, method):
-        monitor = ThroughputMonitor("cuda:0", 1)
+    def test_a_worker_leaves_the_device_alone(self, method, timing):
+        monitor = ThroughputMonitor("cuda:0", 1, timing=timing)
         context = multiprocessing.get_context(method)
         queue = context.Queue()
         process = context.Process(target=report, args=(monitor, queue))
         process.start()
-        assert queue.get(timeout=60) == 0.0
+        assert queue.get(timeout=60) == (True, 0.0)
         process.join(60)
         assert process.exitcode == 0
+
+    def test_a_forked_one_leaves_what_is_pending_to_its_parent(self, device, clock, monkeypatch):
+        """Here by another process id, since the events of a real device cannot be asked for in a forked process."""
+        monitor = ThroughputMonitor("cuda:0", 1, clock, "events")
+        with monitor.phase("parents"):
+            device.launch(5)
+        outer = monitor.phase("outer")
+        outer.__enter__()
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+        monkeypatch.setattr(torch.accelerator, "current_stream", None)
+        with monitor.phase("childs"):
+            clock.advance(3)
+        outer.__exit__(None, None, None)
+        made, calls = device.made, list(device.calls)
+        snapshot = monitor.snapshot(1)
+        assert {key: value for key, value in snapshot.items() if key.startswith("t_")} == {
+            "t_childs": 3,
+            "t_outer/childs": 3,
+        }
+        assert (device.made, device.calls) == (made, calls)
 
     def test_a_copy_in_this_process_uses_it(self, monitor, device, clock):
         clone = pickle.loads(pickle.dumps(ThroughputMonitor("cuda:0", 1)))

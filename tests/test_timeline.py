@@ -8,12 +8,14 @@ import pytest
 import torch
 from device_oracle import Oracle, Program, device_programs
 from fake_clock import FakeClock
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from simulated_device import Event, SimulatedDevice
 
 from mlvbench import timeline
+from mlvbench.device import Device
 from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.timeline import Timeline
 
 
 @pytest.fixture
@@ -80,6 +82,70 @@ class TestTheOracle:
             after - before for before, after in zip(oracle.boundaries[1::2], oracle.boundaries[2::2], strict=False)
         ]
         assert covered + sum(between) == oracle.boundaries[-1] - oracle.boundaries[0]
+
+
+class TestTheOracleItself:
+    """It is worth something: it finds bugs that are put there."""
+
+    def read_too_early(self, patch):
+        patch.setattr(Device, "wait", lambda self: True)
+
+    def used_again_while_pending(self, patch):
+        patch.setattr(Timeline, "_take_event", lambda self: self._marked[-1].event if self._marked else None)
+
+    def recorded_in_the_stream_of_the_current_device(self, patch):
+        patch.setattr(Device, "record", lambda self, event: record_in(None, event))
+
+    def recorded_in_one_stream_always(self, patch):
+        def record(self, event):
+            return record_in(torch.accelerator.current_stream(self._index).device.streams[0], event)
+
+        patch.setattr(Device, "record", record)
+
+    def waited_for_at_each_boundary(self, patch):
+        mark = Timeline.mark
+
+        def wait_and_mark(self):
+            self._device.wait()
+            return mark(self)
+
+        patch.setattr(Timeline, "mark", wait_and_mark)
+
+    def run_backwards(self, patch):
+        patch.setattr(timeline, "max", lambda *values: values[0], raising=False)
+
+    def recorded_during_a_capture(self, patch):
+        patch.setattr(Device, "is_capturing", lambda self: False)
+
+    @pytest.mark.parametrize(
+        "bug",
+        [
+            read_too_early,
+            used_again_while_pending,
+            recorded_in_the_stream_of_the_current_device,
+            recorded_in_one_stream_always,
+            waited_for_at_each_boundary,
+            run_backwards,
+            recorded_during_a_capture,
+        ],
+        ids=lambda bug: bug.__name__,
+    )
+    def test_it_finds_events_that_are(self, bug, monkeypatch):
+        bug(self, monkeypatch)
+
+        @settings(max_examples=300, database=None, phases=[Phase.generate])
+        @given(device_programs())
+        def property_of_events(program):
+            check(program, "events")
+
+        with pytest.raises((AssertionError, RuntimeError)):
+            property_of_events()
+
+
+def record_in(stream, event):
+    event = event or torch.Event("cuda:1", enable_timing=True)
+    event.record(stream)
+    return event
 
 
 class TestEvents:
