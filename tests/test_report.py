@@ -423,6 +423,21 @@ class TestComparison:
         shown = draw(text.comparison_sheet(*runs, compare(*summaries)), Stream())
         assert "64 samples a step before, 128 after: compare samples/s, not steps" in shown
 
+    @pytest.mark.parametrize(
+        ("before", "after", "is_told"),
+        [
+            ({"device": "cuda:0", "timing": "synchronize"}, {"device": "cuda:0", "timing": "events"}, True),
+            ({"device": "cuda:0", "timing": "events"}, {"device": "cuda:1", "timing": "events"}, False),
+            ({"device": "cpu", "timing": "synchronize"}, {"device": "cpu", "timing": "events"}, False),
+            ({}, {"device": "cuda:0", "timing": "events"}, False),
+        ],
+    )
+    def test_other_timings_are_told_where_there_is_an_accelerator(self, before, after, is_told):
+        runs = [run_of([small(50)], **description) for description in (before, after)]
+        shown = draw(text.comparison_sheet(*runs, compare(*map(summarize, runs))), Stream())
+        words = "timing: synchronize before, events after: times of phases mean different things in the two"
+        assert (words in shown) == is_told
+
     def test_json(self):
         runs = [RUN, run_of([record(50, {"data": 1}, wall=2)])]
         found = json.loads(export.comparison_json(*runs, compare(*map(summarize, runs))))

@@ -178,7 +178,7 @@ def comparison_sheet(before: Run, after: Run, comparison: Comparison) -> Sheet:
             Column("p", [_p(row.p) for row in rows], 0),
             Column("", [row.verdict for row in rows], 4),
         ],
-        notes=_comparison_notes(comparison),
+        notes=[*_comparison_notes(comparison), *_timings(before, after)],
     )
 
 
@@ -199,6 +199,15 @@ def _comparison_notes(comparison: Comparison) -> list[str]:
         f"before and {comparison.blocks[1]:,} after"
     )
     return notes
+
+
+def _timings(before: Run, after: Run) -> list[str]:
+    """Says so where the two were not timed alike: the same run gives other figures then."""
+    timings = [_word(run.description.get("timing")) for run in (before, after)]
+    on_accelerator = any(_word(run.description.get("device")) not in (None, "cpu") for run in (before, after))
+    if timings[0] == timings[1] or None in timings or not on_accelerator:
+        return []
+    return [f"timing: {timings[0]} before, {timings[1]} after: times of phases mean different things in the two"]
 
 
 def verdict(comparison: Comparison, percent: float) -> str:
