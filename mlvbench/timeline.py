@@ -226,7 +226,7 @@ class Timeline:
 
     def begin_idle(self) -> None:
         """Begins with a device that has nothing to do, so that its moments are also those of the clock."""
-        if not self._device.is_elsewhere() and self._device.wait() and self.timing == "events":
+        if self.timing == "events" and not self._device.is_elsewhere() and self._device.wait():
             self._begin()
 
     def catch_up(self, *, wait: bool) -> None:
@@ -237,22 +237,33 @@ class Timeline:
         """
         if self._device.is_elsewhere():
             self._leave_to_its_process()
-            return
-        with self._lock:
-            if self._anchor is None or self._device.is_capturing():
-                return
+        elif self._lock.acquire(blocking=wait):
+            try:
+                if self._anchor is not None and not self._device.is_capturing():
+                    self._learn_all(wait=wait)
+            finally:
+                self._lock.release()
+
+    def _learn_all(self, *, wait: bool) -> None:
+        # Before waiting, so that most of it is done while the device is still at work.
+        while self._marked and self._device.has_passed(self._marked[0].event):
+            self._learn_first()
+        if wait:
             # What other threads mark from here on may not be waited for.
             asked = len(self._marked)
-            if wait:
-                self._device.wait()
-            while self._marked and (asked > 0 if wait else self._device.has_passed(self._marked[0].event)):
-                moment = self._marked.popleft()
-                try:
-                    self._learn(moment)
-                except BaseException:
-                    self._marked.appendleft(moment)
-                    raise
+            self._device.wait()
+            # A signal handler that takes a snapshot may have been here.
+            while asked > 0 and self._marked:
+                self._learn_first()
                 asked -= 1
+
+    def _learn_first(self) -> None:
+        moment = self._marked.popleft()
+        try:
+            self._learn(moment)
+        except BaseException:
+            self._marked.appendleft(moment)
+            raise
 
     def _learn(self, moment: Moment) -> None:
         """Finds out when the device passed a moment, and takes its event back."""
@@ -276,8 +287,9 @@ class Timeline:
     def idle_since(self) -> float:
         """Waits for the device, and returns the clock's reading when it had passed what was marked last."""
         last, now = self._last, self.mark()
-        self.catch_up(wait=True)
+        self._device.wait()
         reading = self._clock()
+        self.catch_up(wait=True)
         if last is None or last.seconds is None or now.seconds is None or math.isnan(now.seconds - last.seconds):
             return reading
         return reading - (now.seconds - last.seconds)

@@ -135,7 +135,7 @@ def test_what_the_demo_prints_is_shown(tmp_path):
     program = ROOT / "examples" / "plain_script.py"
     command = [sys.executable, "-W", "error", "-m", "mlvbench", "run", program]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    [shown] = blocks("text")
+    shown = blocks("text")[0]
     assert shape(shown) in shape(run.stderr)
 
 

@@ -159,19 +159,22 @@ class TestEvents:
         assert monitor.snapshot(3)["t_forward"] == 31
         assert device.synchronizations == 1
 
-    def test_data_is_the_time_for_which_the_device_stands_idle(self, monitor, device, clock, timings):
-        """A loader that takes 4 seconds an item, and steps of 3 and then of 9: the device waits for one of two."""
+    @pytest.mark.parametrize(("timing", "data"), [("events", 6), ("synchronize", 16)])
+    def test_data_is_the_time_for_which_the_device_stands_idle(self, device, clock, timing, data):
+        """The README's picture: a loader that takes 4 an item, and steps of 6, 2, 2 and 2."""
 
         def load():
-            for _ in range(2):
+            for _ in range(4):
                 clock.advance(4)
                 yield
 
-        steps = iter([3, 9])
+        monitor = ThroughputMonitor("cuda:0", 1, clock, timing)
+        steps = iter([6, 2, 2, 2])
         for _ in monitor.iterate(load()):
-            with monitor.phase("forward"):
+            with monitor.phase("step"):
                 device.launch(next(steps))
-        assert timings() == {"data": 5, "forward": 12}
+        snapshot = monitor.snapshot(1)
+        assert (snapshot["t_data"], snapshot["t_step"]) == (data, 12)
 
     def test_a_hidden_loader_costs_nothing(self, monitor, device, clock, timings):
         device.launch(100)

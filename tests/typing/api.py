@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
+from typing import Literal
 
 import torch
 from typing_extensions import assert_type
@@ -12,10 +13,13 @@ from mlvbench.autoprofile import autoprofile
 monitor = ThroughputMonitor("cuda", record_every_n_steps=50)
 ThroughputMonitor(torch.device("cpu"), None, lambda: 1)
 ThroughputMonitor("cpu", 1, clock=lambda: 1.0)
+ThroughputMonitor("cuda", timing="events")
+ThroughputMonitor("cuda", timing="event")  # type: ignore[arg-type]
 
 assert_type(monitor.device, torch.device)
 assert_type(monitor.record_every_n_steps, int | None)
 assert_type(monitor.enabled, bool)
+assert_type(monitor.timing, Literal["synchronize", "events"])
 assert_type(monitor.records, list[dict[str, float]])
 assert_type(monitor.phase("x"), AbstractContextManager[None])
 assert_type(monitor.iterate([1, 2]), list[int])
