@@ -114,12 +114,12 @@ def _write_jsonl(records: Sequence[Record], file: IO[str]) -> None:
 
 def _write_csv(records: Sequence[Record], file: IO[str]) -> None:
     # With the lines' usual end, CR LF, a phase's name with either of them in it is quoted; with LF, CR is not.
-    writer = csv.DictWriter(file, _columns(records))
+    writer = csv.DictWriter(file, columns(records))
     writer.writeheader()
     writer.writerows(records)
 
 
-def _columns(records: Sequence[Record]) -> list[str]:
+def columns(records: Sequence[Record]) -> list[str]:
     """All keys of all records, in a snapshot's order."""
     seen = dict.fromkeys(key for record in records for key in record)
     timed = [key for key in seen if key.startswith("t_")]

@@ -24,6 +24,7 @@ MAY_IMPORT = {
         "torch", "mlvbench.device", "mlvbench.patching", "mlvbench.phases", "mlvbench.records", "mlvbench.timeline",
         "mlvbench.wrapping",
     },
+    "distributed": {"torch", "mlvbench.records"},
     "runs": {"mlvbench.records"},
     "progress": {"torch"},
     "profiling": {

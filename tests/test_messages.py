@@ -1,11 +1,13 @@
 """An error says what was wrong, what was given, and what would be right."""
 
+import math
 import re
 
 import pytest
 import torch
 from torch import nn
 
+from mlvbench.distributed import on_rank_0, reduce
 from mlvbench.monitoring import ThroughputMonitor
 
 
@@ -26,6 +28,10 @@ class Net(nn.Module):
 
 def new(every=1):
     return ThroughputMonitor("cpu", every)
+
+
+def reduced(**numbers):
+    return reduce({**new().snapshot(1), **numbers})
 
 
 INTERVAL = "record_every_n_steps must be a positive integer or None, got "
@@ -65,6 +71,14 @@ CASES = [
     (lambda: new().step(1.5), TypeError, "step must be an integer, got 1.5"),
     (lambda: new().snapshot("last"), TypeError, "step must be an integer, got 'last'"),
     (lambda: new().subscribe("log"), TypeError, "callback must be a function of a snapshot, got 'log'"),
+    (lambda: on_rank_0("log"), TypeError, "callback must be a function of a snapshot, got 'log'"),
+    (lambda: reduce(50), TypeError, "snapshot must be a dict that a monitor gave, or None, got 50"),
+    (lambda: reduce({"step": 1}), ValueError, "snapshot must have all of a monitor's keys, got one without 'samples'"),
+    (lambda: reduced(loss=0.5), ValueError, "snapshot must have no other keys than a monitor's, got 'loss'"),
+    (lambda: reduced(t_a=None), TypeError, "'t_a' of the snapshot must be a number, got None"),
+    (lambda: reduced(samples=True), TypeError, "'samples' of the snapshot must be a number, got True"),
+    (lambda: reduced(t_a=math.nan), ValueError, "'t_a' of the snapshot must be a finite number, got nan"),
+    (lambda: reduced(t_a=-math.inf), ValueError, "'t_a' of the snapshot must be a finite number, got -inf"),
     (lambda: new().save("run.txt"), ValueError, "path must end in .json, .jsonl or .csv, got 'run.txt'"),
     (
         lambda: new().instrument(Net(), {"head": "forwrad_head"}),

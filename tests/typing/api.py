@@ -5,10 +5,12 @@ from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from typing_extensions import assert_type
 
 from mlvbench import ThroughputMonitor
 from mlvbench.autoprofile import autoprofile
+from mlvbench.distributed import on_rank_0, reduce
 
 monitor = ThroughputMonitor("cuda", record_every_n_steps=50)
 ThroughputMonitor(torch.device("cpu"), None, lambda: 1)
@@ -88,6 +90,11 @@ def log(snapshot: dict[str, float]) -> int:
 monitor.subscribe(log).remove()
 monitor.save("records.json")
 
+assert_type(reduce({"step": 1}), dict[str, float])
+assert_type(reduce(None), None)
+assert_type(reduce(monitor.step(1), group=dist.group.WORLD), dict[str, float] | None)
+monitor.subscribe(on_rank_0(log, group=dist.group.WORLD)).remove()
+
 with autoprofile(record_every_n_steps=10) as automatic:
     assert_type(automatic, ThroughputMonitor)
 
@@ -96,3 +103,5 @@ monitor.phase(3)  # type: ignore[arg-type]
 monitor.record_samples(1.5)  # type: ignore[arg-type]
 monitor.subscribe(lambda: None)  # type: ignore[arg-type, misc]
 plain("x")  # type: ignore[arg-type]
+reduce(3)  # type: ignore[call-overload]
+on_rank_0(3)  # type: ignore[arg-type]
