@@ -1,8 +1,10 @@
 """What the examples share: the data set and a small vision transformer.
 
 Nothing here knows of a monitor. Not an example itself: run `python examples/explicit_phases.py`,
-`decorated_functions.py`, `instrumented_model.py` or `mixed.py`, or `mlvbench run examples/plain_script.py`.
-They need scikit-learn for the data, and rich for the table: `python -m pip install '.[examples]'`.
+`decorated_functions.py`, `instrumented_model.py` or `mixed.py`, or `mlvbench run examples/plain_script.py`, or
+`torchrun --nproc-per-node 2 examples/distributed.py`. They need scikit-learn for the data, and rich for the table:
+`python -m pip install '.[examples]'`; `log_to_tensorboard.py`, `log_to_wandb.py` and `log_to_mlflow.py` need what they
+log to as well: `'.[examples,loggers]'`.
 """
 
 import torch

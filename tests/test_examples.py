@@ -1,6 +1,7 @@
 """The examples run as a user runs them, from a folder of their own."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,8 +23,12 @@ PHASES = {
 }  # fmt: skip
 
 
+TESTED_ELSEWHERE = {"log_to_mlflow.py", "log_to_tensorboard.py", "log_to_wandb.py"}  # in test_loggers.py
+
+
 def test_each_example_is_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PHASES, "plain_script.py", "digits.py"}
+    others = {"digits.py", "distributed.py", "plain_script.py", *TESTED_ELSEWHERE}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PHASES, *others}
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -59,3 +64,22 @@ def test_a_script_that_knows_nothing_of_it(tmp_path):
     assert [record["step"] for record in records] == [50, 100, 150, 200, 250, 300, 312]
     assert sum(record["samples"] for record in records) == 13 * 1536
     assert_sound(run.stderr + run.stdout)
+
+
+def test_many_ranks(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {
+        **os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::RuntimeWarning",
+    }  # fmt: skip
+    run = subprocess.run(
+        [*command, EXAMPLES / "distributed.py"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    *blocks, last = re.split(r"^(?=step|test)", run.stdout, flags=re.MULTILINE)[1:]
+    assert [int(block.split()[1].rstrip(":")) for block in blocks] == [50, 100, 150, 200, 250, 300, 312]
+    for block in blocks:
+        lines = re.findall(r"^    (\w+) +([\d.]+) s, the longest +([\d.]+) s on rank ([01])$", block, re.MULTILINE)
+        assert [name for name, *_ in lines] == ["data", "forward", "backward", "optimizer"]
+        assert all(0 <= float(mean) <= float(longest) <= 2 * float(mean) + 0.002 for _, mean, longest, _ in lines)
+    assert min(map(float, re.findall(r"([\d.]+)%", last))) > 80
