@@ -222,7 +222,7 @@ def run_rank(rank, folder):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = f"file://{folder / 'store'}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(minutes=2))
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(minutes=1))
     group = dist.new_group([1, 2])
     dist.barrier()
     hasty = dist.new_group([0, 1], timeout=timedelta(seconds=3))  # which making it has to keep to as well
