@@ -39,12 +39,14 @@ MAY_IMPORT = {
     "report.summary": {"mlvbench.records", "mlvbench.report.intervals", "mlvbench.runs"},
     "report.compare": {"mlvbench.report.intervals", "mlvbench.report.summary"},
     "report.diagnosis": {"mlvbench.report.summary"},
+    "report.ranks": {"mlvbench.report.intervals", "mlvbench.report.summary", "mlvbench.runs"},
     "report.text": {
-        "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals", "mlvbench.report.summary",
-        "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals", "mlvbench.report.ranks",
+        "mlvbench.report.summary", "mlvbench.runs",
     },
     "report.export": {
-        "mlvbench.report.compare", "mlvbench.report.summary", "mlvbench.report.text", "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.ranks", "mlvbench.report.summary", "mlvbench.report.text",
+        "mlvbench.runs",
     },
     "report.table": {"rich", "mlvbench.report.text"},
     "cli": {

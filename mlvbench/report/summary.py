@@ -38,6 +38,23 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Account:
+    """Where the seconds of a rank, or of all, went. Own seconds of all phases, and `other`, are `wall + overlap`.
+
+    Attributes:
+        seconds: By phase, inclusive of the phases nested in it.
+        own: By phase, exclusive of them.
+        other: Seconds of the wall time that no phase covers.
+        overlap: Seconds by which phases exceed what they cover of the wall time.
+    """
+
+    seconds: Mapping[Path, float]
+    own: Mapping[Path, float]
+    other: float
+    overlap: float
+
+
+@dataclass(frozen=True)
 class Summary:
     """A run in figures. Seconds, samples and steps are sums over ranks, so that seconds a step are means over them.
 
@@ -60,6 +77,7 @@ class Summary:
         warm_up: How many first ones of a process are among them or, if they are left out, were left out.
         warm_up_counted: Whether they are among them.
         timeline: The snapshots, the ranks' joined: what differs over time.
+        ranks: The snapshots of each rank.
     """
 
     phases: Sequence[Phase]
@@ -77,6 +95,7 @@ class Summary:
     warm_up: int
     warm_up_counted: bool
     timeline: Intervals
+    ranks: Mapping[int, Intervals]
 
     def share(self, seconds: float) -> float:
         """Returns seconds as a share of the wall time; 0.0 where there is none."""
@@ -124,27 +143,22 @@ def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int
             totals[path] = totals.get(path, 0.0) + sum(column)
     wall = sum(sum(intervals.wall) for intervals in ranks.values())
     accounted = sum(sum(intervals.accounted) for intervals in ranks.values())
-    outermost = sum(seconds for path, seconds in totals.items() if len(path) == 1)
-    tree = _complete(totals)
+    found = account(totals, wall, accounted)
     steps = [intervals.steps for intervals in ranks.values()]
-    inside = _inside(tree)
     phases = [
         Phase(
             path,
-            tree[path],
-            _self_seconds(path, tree, inside),
+            seconds,
+            found.own[path],
             _deviation([intervals.column(path) for intervals in ranks.values()], steps),
         )
-        for path in in_order(tree)
+        for path, seconds in found.seconds.items()
     ]
-    covered = sum(seconds for path, seconds in tree.items() if len(path) == 1)
-    overlap = max(outermost - accounted, covered - wall, 0.0)
-    overlap = overlap if overlap > NOISE * wall else 0.0
     return Summary(
         phases=phases,
-        other=max(wall + overlap - covered, 0.0),
+        other=found.other,
         wall=wall,
-        overlap=overlap,
+        overlap=found.overlap,
         accounted=accounted,
         wall_deviation=_deviation([intervals.wall for intervals in ranks.values()], steps),
         steps={rank: sum(intervals.steps) for rank, intervals in ranks.items()},
@@ -156,10 +170,33 @@ def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int
         warm_up=warm_up,
         warm_up_counted=warm_up_counted,
         timeline=side_by_side(list(ranks.values())),
+        ranks=ranks,
     )
 
 
 # From totals to the tree ----------------------------------------------------------------------------------
+
+
+def account(totals: Mapping[Path, float], wall: float, accounted: float) -> Account:
+    """Tells where so many seconds of the clock went.
+
+    Args:
+        totals: Seconds by place in the tree of phases, inclusive.
+        wall: Seconds of the clock.
+        accounted: Those of them that outermost phases on the loop's thread cover.
+    """
+    tree = _complete(totals)
+    inside = _inside(tree)
+    outermost = sum(seconds for path, seconds in totals.items() if len(path) == 1)
+    covered = sum(seconds for path, seconds in tree.items() if len(path) == 1)
+    overlap = max(outermost - accounted, covered - wall, 0.0)
+    overlap = overlap if overlap > NOISE * wall else 0.0
+    return Account(
+        seconds={path: tree[path] for path in in_order(tree)},
+        own={path: _self_seconds(path, tree, inside) for path in tree},
+        other=max(wall + overlap - covered, 0.0),
+        overlap=overlap,
+    )
 
 
 def _complete(totals: Mapping[Path, float]) -> dict[Path, float]:

@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlvbench.report.diagnosis import diagnose
+from mlvbench.report.ranks import spreads, stopped_early, stragglers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mlvbench.report.compare import Comparison
     from mlvbench.report.intervals import Path
+    from mlvbench.report.ranks import Straggler
     from mlvbench.report.summary import Summary
     from mlvbench.runs import Run
 
 OTHER = "other"
 WALL = "wall time"
+# Of many ranks that have something in common so many are named.
+LISTED = 3
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[\w .:+-]*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -47,7 +51,7 @@ class Sheet:
         names: The first column: how deep a phase is nested, and its name; the last is that of the whole.
         columns: The others.
         bars: For each row a number up to 1, of which nothing is drawn below 0; empty where nothing is drawn at all.
-        advice: What follows from the figures, below the table.
+        advice: Sentences on what follows from the figures, below the table.
         notes: Lines at the end.
     """
 
@@ -55,7 +59,7 @@ class Sheet:
     names: Sequence[tuple[int, str]]
     columns: Sequence[Column]
     bars: Sequence[float] = field(default_factory=list)
-    advice: str | None = None
+    advice: Sequence[str] = field(default_factory=list)
     notes: Sequence[str] = field(default_factory=list)
 
 
@@ -83,10 +87,11 @@ def report_sheet(run: Run, summary: Summary) -> Sheet:
     own = [*(phase.self_seconds for phase in phases), summary.other, summary.wall]
     deviations = [*(phase.deviation for phase in phases), None, summary.wall_deviation]
     columns = [
-        Column(f"self {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in own], 2),
-        Column("share", [f"{summary.share(seconds):.1%}" for seconds in own], 3),
-        Column(f"mean {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in inclusive], 1),
+        Column(f"self {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in own], 5),
+        Column("share", [f"{summary.share(seconds):.1%}" for seconds in own], 6),
+        Column(f"mean {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in inclusive], 4),
         Column("sd", [unit.show(deviation) for deviation in deviations], 0),
+        *_columns_of_ranks(summary, unit),
     ]
     largest = max((summary.share(seconds) for seconds in own[:-1]), default=0.0)
     return Sheet(
@@ -94,7 +99,7 @@ def report_sheet(run: Run, summary: Summary) -> Sheet:
         names=[*_names(phase.path for phase in phases), (0, OTHER), (0, WALL)],
         columns=columns if summary.per_step(1.0) is not None else columns[1:2],
         bars=[*(summary.share(seconds) / largest if largest > 0 else 0.0 for seconds in own[:-1]), 0.0],
-        advice=diagnosis_of(run, summary),
+        advice=[*([said] if (said := diagnosis_of(run, summary)) else []), *_advice_on_ranks(run, summary)],
         notes=_notes(run, summary),
     )
 
@@ -117,6 +122,8 @@ def _notes(run: Run, summary: Summary) -> list[str]:
     notes.append(f"{_steps(summary)} in {_snapshots(summary)}")
     if summary.wall_deviation is not None:
         notes.append("self, share: without nested phases; mean: with them; sd: its standard deviation over snapshots")
+    if len(summary.ranks) > 1:
+        notes.append("min, max: the least and the most of the ranks' means; slowest: the rank that has the most")
     if summary.overlap > 0:
         notes.append(
             f"phases add up to {summary.share(summary.wall + summary.overlap):.1%} of the wall time with other: "
@@ -159,6 +166,57 @@ def _accelerator(run: Run, summary: Summary) -> str | None:
 def _word(value: object) -> str | None:
     """A setting as it is if it is a word, such as cuda:0."""
     return value if isinstance(value, str) and re.fullmatch(r"[a-z0-9:_-]{1,40}", value) else None
+
+
+# The ranks ------------------------------------------------------------------------------------------------
+
+
+def _columns_of_ranks(summary: Summary, unit: _Unit) -> list[Column]:
+    rows = [row for row in spreads(summary) if row is not None]
+    if not rows:
+        return []
+    return [
+        Column("min", [unit.show(row.minimum) for row in rows], 1),
+        Column("max", [unit.show(row.maximum) for row in rows], 3),
+        Column("slowest", ["" if row.slowest is None else f"rank {row.slowest}" for row in rows], 2),
+    ]
+
+
+def _advice_on_ranks(run: Run, summary: Summary) -> list[str]:
+    slow, (early, end) = stragglers(summary), stopped_early(run, summary)
+    return [*([_slower(slow)] if slow else []), *([_early(early, end)] if early else [])]
+
+
+def _slower(ranks: Sequence[Straggler]) -> str:
+    unit = _Unit(max(straggler.seconds for straggler in ranks))
+    spend = [
+        f"{unit.show(straggler.seconds)} {unit.name} a step in {_place(straggler.path)}, "
+        f"where the median of the others is {unit.show(straggler.others)} ({_p_is(straggler.p)})"
+        for straggler in ranks
+    ]
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} is slower than the others: {spend[0]}"
+    named = [f"rank {straggler.rank}: {words}" for straggler, words in zip(ranks, spend, strict=True)]
+    return f"{len(ranks):,} ranks are slower than the others: {_few(named, '; ')}"
+
+
+def _early(ranks: Mapping[int, float], end: float) -> str:
+    if len(ranks) == 1:
+        [(rank, step)] = ranks.items()
+        return f"rank {rank} stopped early, at step {step:,.0f}, and the last at step {end:,.0f}"
+    named = [f"rank {rank} at step {step:,.0f}" for rank, step in sorted(ranks.items(), key=lambda item: item[1])]
+    return f"{len(ranks):,} ranks stopped early: {_few(named, ', ')}; the last at step {end:,.0f}"
+
+
+def _place(path: Path) -> str:
+    # As in Markdown, where a name must not be markup in a sentence either.
+    return _marked(printable("/".join(path))) if path else "code that no phase covers"
+
+
+def _few(words: Sequence[str], separator: str) -> str:
+    """The first few, and how many there are more."""
+    more = len(words) - LISTED
+    return separator.join([*words[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 # The comparison -------------------------------------------------------------------------------------------
@@ -226,7 +284,7 @@ def markdown(sheet: Sheet) -> str:
         rows.append(["&nbsp;&nbsp;" * depth + _marked(name), *(column.cells[index] for column in sheet.columns)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     notes = "\n".join(f"- {note}" for note in sheet.notes)
-    paragraphs = ["  \n".join(map(_code, sheet.title)), table, sheet.advice, notes]
+    paragraphs = ["  \n".join(map(_code, sheet.title)), table, *sheet.advice, notes]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
 
