@@ -49,9 +49,13 @@ MAY_IMPORT = {
         "mlvbench.runs",
     },
     "report.table": {"rich", "mlvbench.report.text"},
+    "report.page": {
+        "mlvbench.report.compare", "mlvbench.report.intervals", "mlvbench.report.ranks", "mlvbench.report.summary",
+        "mlvbench.report.text", "mlvbench.runs",
+    },
     "cli": {
         "mlvbench.launch", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary", "mlvbench.report.text",
-        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.report.page", "mlvbench.runs",
     },
     "__main__": {"mlvbench.cli"},
 }  # fmt: skip

@@ -11,7 +11,6 @@ from mlvbench.report.intervals import intervals_of, one_after_another, side_by_s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mlvbench.records import Record
     from mlvbench.report.intervals import Column, Intervals, Path
     from mlvbench.runs import Run
 
@@ -78,6 +77,8 @@ class Summary:
         warm_up_counted: Whether they are among them.
         timeline: The snapshots, the ranks' joined: what differs over time.
         ranks: The snapshots of each rank.
+        first_step: The step before the first one that counts, as the rank with most snapshots counted; 0 where its
+            processes began to count anew.
     """
 
     phases: Sequence[Phase]
@@ -96,6 +97,7 @@ class Summary:
     warm_up_counted: bool
     timeline: Intervals
     ranks: Mapping[int, Intervals]
+    first_step: float
 
     def share(self, seconds: float) -> float:
         """Returns seconds as a share of the wall time; 0.0 where there is none."""
@@ -117,26 +119,27 @@ def summarize(run: Run, *, include_warmup: bool = False) -> Summary:
     every = run.description.get("record_every_n_steps")
     every = every if isinstance(every, int) and every > 0 else None
     ranks: dict[int, Intervals] = {}
-    warm_up = 0
+    warm_up, memory_peak = 0, 0.0
     for rank, processes in run.ranks.items():
         found = [intervals_of(records, every) for records in processes]
         warm_up += sum(len(intervals.steps) > 1 for intervals in found)
+        memory_peak = max([memory_peak, *(max(intervals.peaks) for intervals in found)])
         ranks[rank] = one_after_another(
             found if include_warmup else [without_warm_up(intervals) for intervals in found]
         )
+    longest = max(ranks, key=lambda rank: len(ranks[rank].steps))
     return _summary(
         ranks,
-        memory_peak=max(_memory_peak(records) for processes in run.ranks.values() for records in processes),
+        memory_peak=memory_peak,
         warm_up=warm_up,
         warm_up_counted=include_warmup,
+        first_step=max(run.ranks[longest][-1][-1]["step"] - sum(ranks[longest].steps), 0.0),
     )
 
 
-def _memory_peak(records: Sequence[Record]) -> float:
-    return max([record.get("gpu_mem_peak_gb", 0.0) for record in records])
-
-
-def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int, warm_up_counted: bool) -> Summary:
+def _summary(
+    ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int, warm_up_counted: bool, first_step: float
+) -> Summary:
     totals: dict[Path, float] = {}
     for intervals in ranks.values():
         for path, column in intervals.seconds.items():
@@ -171,6 +174,7 @@ def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int
         warm_up_counted=warm_up_counted,
         timeline=side_by_side(list(ranks.values())),
         ranks=ranks,
+        first_step=first_step,
     )
 
 

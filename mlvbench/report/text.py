@@ -81,7 +81,7 @@ def _escape(char: str) -> str:
 
 def report_sheet(run: Run, summary: Summary) -> Sheet:
     """Lays out where the time of a run went."""
-    unit = _Unit(summary.per_step(summary.wall))
+    unit = Unit(summary.per_step(summary.wall))
     phases = summary.phases
     inclusive = [*(phase.seconds for phase in phases), summary.other, summary.wall]
     own = [*(phase.self_seconds for phase in phases), summary.other, summary.wall]
@@ -171,7 +171,7 @@ def _word(value: object) -> str | None:
 # The ranks ------------------------------------------------------------------------------------------------
 
 
-def _columns_of_ranks(summary: Summary, unit: _Unit) -> list[Column]:
+def _columns_of_ranks(summary: Summary, unit: Unit) -> list[Column]:
     rows = [row for row in spreads(summary) if row is not None]
     if not rows:
         return []
@@ -188,7 +188,7 @@ def _advice_on_ranks(run: Run, summary: Summary) -> list[str]:
 
 
 def _slower(ranks: Sequence[Straggler]) -> str:
-    unit = _Unit(max(straggler.seconds for straggler in ranks))
+    unit = Unit(max(straggler.seconds for straggler in ranks))
     spend = [
         f"{unit.show(straggler.seconds)} {unit.name} a step in {_place(straggler.path)}, "
         f"where the median of the others is {unit.show(straggler.others)} ({_p_is(straggler.p)})"
@@ -225,7 +225,7 @@ def _few(words: Sequence[str], separator: str) -> str:
 def comparison_sheet(before: Run, after: Run, comparison: Comparison) -> Sheet:
     """Lays out two runs side by side."""
     rows = [*comparison.phases, comparison.other, comparison.wall]
-    unit = _Unit(max(comparison.wall.before or 0.0, comparison.wall.after or 0.0))
+    unit = Unit(max(comparison.wall.before or 0.0, comparison.wall.after or 0.0))
     return Sheet(
         title=[f"before  {_title(before)}", f"after   {_title(after)}"],
         names=[*_names(phase.path for phase in comparison.phases), (0, OTHER), (0, WALL)],
@@ -304,18 +304,25 @@ def _code(text: str) -> str:
 # Words and numbers ----------------------------------------------------------------------------------------
 
 
-class _Unit:
-    """One unit and one number of digits for all seconds a step of a table, by the largest of them."""
+class Unit:
+    """One unit and one number of digits for all seconds a step of a table, by the largest of them.
+
+    Attributes:
+        name: Such as ms.
+        scale: How many of it a second has.
+        digits: How many are shown after the point.
+    """
 
     def __init__(self, largest: float | None) -> None:
         seconds = largest or 0.0
-        self.name, self._scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
-        shown = seconds * self._scale
-        self._digits = 1 if shown >= 100 else 2 if shown >= 10 else 3
+        self.name, self.scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+        shown = seconds * self.scale
+        self.digits = 1 if shown >= 100 else 2 if shown >= 10 else 3
 
     def show(self, seconds: float | None) -> str:
+        """Returns seconds in it; nothing where there are none."""
         # The sum takes the sign from a zero.
-        return "" if seconds is None else f"{round(seconds * self._scale, self._digits) + 0.0:,.{self._digits}f}"
+        return "" if seconds is None else f"{round(seconds * self.scale, self.digits) + 0.0:,.{self.digits}f}"
 
 
 def _title(run: Run) -> str:
