@@ -155,6 +155,7 @@
         min: -most,
         max: most,
         calculable: false,
+        hoverLink: false,
         orient: "horizontal",
         left: "center",
         bottom: 0,
