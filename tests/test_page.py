@@ -204,7 +204,13 @@ class TestFigures:
     @given(processes=st.lists(lists_of_records().filter(bool), min_size=1, max_size=3))
     def test_whatever_the_records_say_there_is_a_page(self, processes):
         for run in (run_of(*processes), run_of_ranks(dict(enumerate(processes)))):
-            assert "wall time" in read(run).texts["th"]
+            found = read(run)
+            assert "wall time" in found.texts["th"]
+            assert found.data["phases"][-1] == "other"
+
+    def test_sums_without_bound_are_no_numbers_and_not_drawn(self):
+        run = run_of([record(i, {"a": 1e308}, wall=1e308) for i in range(1, 2 * POINTS)])
+        assert set(charts(run)["Time per step"]["values"][0]) == {0.0}
 
 
 class TestThinning:
@@ -245,6 +251,18 @@ class TestThinning:
         assert sum(a) / 2000 == pytest.approx(1000 * sum(1 + i % 7 for i in range(2, 20_002)) / 20_000 / 50, rel=1e-5)
         assert sum(a) + sum(other) == pytest.approx(2000 * 9 * 1000 / 50)
 
+    def test_the_last_point_may_be_of_fewer(self):
+        found = charts(run_of([record(50 * i, {"a": i % 2}, wall=1, samples=8) for i in range(1, 2 * POINTS)]))
+        for chart in found.values():
+            assert (len(chart["steps"]), chart["steps"][-2:]) == (
+                POINTS - 1,
+                [50 * 2 * POINTS - 150, 50 * 2 * POINTS - 50],
+            )
+        found = charts(run_of([record(50 * i, {"a": i % 2}, wall=1, samples=8) for i in range(1, 2 * POINTS + 1)]))
+        for chart in found.values():
+            assert (len(chart["steps"]), chart["steps"][-2:]) == (POINTS, [50 * 2 * POINTS - 50, 50 * 2 * POINTS])
+        assert len(found["Throughput"]["values"]) == len(found["Time per step"]["values"][0]) == POINTS
+
 
 class TestNames:
     @staticmethod
@@ -254,6 +272,7 @@ class TestNames:
         for shown in (report_page(run, summarize(run)), compared(run, run)):
             found = Reader(shown)
             assert {printable(name), f"outer/{printable(name)}"} <= set(found.data["phases"])
+            assert not set("<>&") & set(found.texts["script"][0])
             # In a file of records a slash separates nested phases, whatever is beside it.
             *outer, last = name.split("/")
             for depth in (len(outer), len(outer) + 1):

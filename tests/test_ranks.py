@@ -308,6 +308,9 @@ class TestReport:
     def test_a_single_rank_has_no_such_columns(self):
         assert "slowest" not in drawn(ALONE)
 
+    def test_nor_have_ranks_without_steps(self):
+        assert "slowest" not in drawn(run_of_ranks({0: [record(0, {}, wall=1)], 1: [record(0, {}, wall=1)]}))
+
     @pytest.mark.parametrize(
         ("columns", "last"), [("120", "slowest"), ("70", "slowest"), ("54", "max"), ("46", "step")]
     )

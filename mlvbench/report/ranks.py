@@ -141,10 +141,11 @@ def stopped_early(run: Run, summary: Summary) -> tuple[dict[int, float], float]:
     usual = processes[len(processes) // 2]
     last = {rank: files[-1][-1]["step"] for rank, files in run.ranks.items()}
     end = max(step for rank, step in last.items() if len(run.ranks[rank]) == usual)
+    behind = end - _interval(run, summary)
     early = {
         rank: step
         for rank, step in last.items()
-        if len(run.ranks[rank]) < usual or (len(run.ranks[rank]) == usual and step < end - _interval(run, summary))
+        if len(run.ranks[rank]) < usual or (len(run.ranks[rank]) == usual and step < behind)
     }
     return early, end
 

@@ -122,7 +122,7 @@ def _notes(run: Run, summary: Summary) -> list[str]:
     notes.append(f"{_steps(summary)} in {_snapshots(summary)}")
     if summary.wall_deviation is not None:
         notes.append("self, share: without nested phases; mean: with them; sd: its standard deviation over snapshots")
-    if len(summary.ranks) > 1:
+    if sum(steps > 0 for steps in summary.steps.values()) > 1:
         notes.append("min, max: the least and the most of the ranks' means; slowest: the rank that has the most")
     if summary.overlap > 0:
         notes.append(

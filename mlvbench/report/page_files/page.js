@@ -114,7 +114,7 @@
 
   function scale() {
     const stacks = data.charts.filter(({ kind }) => kind === "stack");
-    const most = Math.max(1e-9, ...stacks.flatMap((chart) => tops(chart).flatMap(([, values]) => values)));
+    const most = Math.max(1e-9, ...stacks.flatMap((chart) => tops(chart).at(-1)?.[1] ?? []));
     const unit = 10 ** Math.floor(Math.log10(most)) / 2;
     return Math.ceil(most / unit) * unit;
   }
@@ -133,7 +133,7 @@
 
   function heat(chart) {
     const cells = chart.more.flatMap((column, rank) => column.map((more, phase) => [rank, phase, more]));
-    const most = Math.max(...cells.map((cell) => Math.abs(cell[2])), 1e-9);
+    const most = cells.reduce((found, [, , more]) => Math.max(found, Math.abs(more)), 1e-9);
     const formatter = ({ data: [rank, phase, more] }) =>
       tip(`rank ${chart.ranks[rank]}`, [
         [colour(phase), data.phases[phase], `${number(chart.usual[phase] + more, data.digits)} ${data.unit}`],
