@@ -236,6 +236,9 @@ class TestOthers:
         page.open(made)
         assert time.monotonic() - start < 10
         assert page.texts(".advice")[0].startswith("rank 7 is slower than the others")
+        heat = len(page.all("[role=img]")) - 1
+        edged = [cell["value"][0] for cell in page.tops(heat)[0] if isinstance(cell, dict)]
+        assert set(edged) == {7}
 
 
 class TestNames:

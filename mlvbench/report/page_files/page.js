@@ -132,16 +132,21 @@
   }
 
   function heat(chart) {
+    const many = chart.ranks.length > FEW_POINTS;
     const cells = chart.more.flatMap((column, rank) => column.map((more, phase) => [rank, phase, more]));
+    cells.sort((one, other) => Math.abs(one[2]) - Math.abs(other[2]));
     const most = cells.reduce((found, [, , more]) => Math.max(found, Math.abs(more)), 1e-9);
-    const formatter = ({ data: [rank, phase, more] }) =>
+    // Of many ranks one is narrower than a pixel: what stands out is drawn last, and with an edge that shows.
+    const edge = (more) => ({ borderColor: css(more > 0 ? "--more" : "--less"), borderWidth: 2 });
+    const item = (cell) => (many && Math.abs(cell[2]) > most / 2 ? { value: cell, itemStyle: edge(cell[2]) } : cell);
+    const formatter = ({ value: [rank, phase, more] }) =>
       tip(`rank ${chart.ranks[rank]}`, [
         [colour(phase), data.phases[phase], `${number(chart.usual[phase] + more, data.digits)} ${data.unit}`],
         ["transparent", "than the median", `${more < 0 ? "−" : "+"}${number(Math.abs(more), data.digits)}`],
       ]);
     return {
       ...base({ trigger: "item", formatter }),
-      grid: { left: 8, right: 28, top: 4, bottom: chart.ranks.length > FEW_POINTS ? 88 : 52, containLabel: true },
+      grid: { left: 8, right: 28, top: 4, bottom: many ? 88 : 52, containLabel: true },
       xAxis: axis({ type: "category", data: chart.ranks, splitLine: { show: false } }),
       yAxis: axis({
         type: "category",
@@ -150,7 +155,7 @@
         axisLabel: { color: css("--faint"), interval: 0, width: 96, overflow: "truncate", formatter: (phase) => data.phases[phase] },
         splitLine: { show: false },
       }),
-      dataZoom: chart.ranks.length > FEW_POINTS ? [{ type: "slider", height: 20, bottom: 48, showDetail: false, brushSelect: false }] : [],
+      dataZoom: many ? [{ type: "slider", height: 20, bottom: 48, showDetail: false, brushSelect: false }] : [],
       visualMap: {
         min: -most,
         max: most,
@@ -165,7 +170,7 @@
         textStyle: { color: css("--faint") },
         inRange: { color: [css("--less"), css("--raised"), css("--more")] },
       },
-      series: [{ type: "heatmap", data: cells, itemStyle: { borderColor: css("--page"), borderWidth: chart.ranks.length > FEW_POINTS ? 0 : 1 } }],
+      series: [{ type: "heatmap", data: cells.map(item), itemStyle: { borderColor: css("--page"), borderWidth: many ? 0 : 1 } }],
     };
   }
 
