@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from mlvbench.records import BadRecords
-from mlvbench.report import compare, export, text, to_text, write
+from mlvbench.records import BadRecords, replace_file
+from mlvbench.report import compare, export, page, text, to_text, write
 from mlvbench.report.summary import summarize
 from mlvbench.report.text import printable
 from mlvbench.runs import newest_run, read_run
@@ -186,7 +186,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(name: str, description: str) -> _Parser:
     parser = _Parser(prog=f"mlvbench {name}", description=description, allow_abbrev=False)
-    parser.add_argument("--format", type=_format, default="table", metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("--format", type=_format, metavar="FORMAT", help=f"{', '.join(FORMATS)} ({FORMATS[0]})")
+    parser.add_argument("--html", metavar="PAGE", help="write a page with charts to this file, instead of printing")
     parser.add_argument("--include-warmup", action="store_true", help="count the first snapshot of each process too")
     return parser
 
@@ -213,6 +214,10 @@ def _report(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     run = read_run(newest_run() if options.run is None else options.run)
     summary = summarize(run, include_warmup=options.include_warmup)
+    if options.html is not None:
+        _write_page(options.html, lambda: page.report_page(run, summary))
+    if not _prints(options):
+        return 0
     if options.format == "json":
         return _print(export.report_json(run, summary))
     if options.format == "csv":
@@ -234,7 +239,11 @@ def _compare(arguments: Sequence[str]) -> int:
     runs = read_run(options.before), read_run(options.after)
     before, after = (_summary_with_steps(run, include_warmup=options.include_warmup) for run in runs)
     comparison = compare.compare(before, after)
-    if options.format == "json":
+    if options.html is not None:
+        _write_page(options.html, lambda: page.comparison_page(runs, (before, after), comparison))
+    if not _prints(options):
+        pass
+    elif options.format == "json":
         _print(export.comparison_json(*runs, comparison))
     elif options.format == "csv":
         _print(export.comparison_csv(comparison))
@@ -244,6 +253,19 @@ def _compare(arguments: Sequence[str]) -> int:
         return 0
     _complain(f"mlvbench compare: {text.verdict(comparison, options.fail_if_slower)}")
     return int(comparison.is_slower(options.fail_if_slower))
+
+
+def _prints(options: argparse.Namespace) -> bool:
+    """Tells whether a report is printed: where a page is written, only if its format is given too."""
+    return options.html is None or options.format is not None
+
+
+def _write_page(path: str, make: Callable[[], str]) -> None:
+    shown = make()
+    try:
+        replace_file(path, lambda file: file.write(shown))
+    except OSError as error:
+        raise BadUsage(f"cannot write {path!r}: {error.strerror or error}") from None
 
 
 def _summary_with_steps(run: Run, *, include_warmup: bool) -> Summary:

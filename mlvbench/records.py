@@ -89,13 +89,33 @@ def save(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
     if suffix not in _WRITERS:
         expected = ", ".join(list(_WRITERS)[:-1]) + " or " + list(_WRITERS)[-1]
         raise ValueError(f"path must end in {expected}, got {os.fspath(path)!r}")
+    replace_file(path, lambda file: _WRITERS[suffix](records, file))
+
+
+def replace_file(path: str | os.PathLike[str], write: Callable[[IO[str]], object]) -> None:
+    """Writes a file that is either whole or not there, in UTF-8, with what that has no sign for as escapes.
+
+    It is written beside `path` and renamed. Missing directories are made. A symbolic link stays one: its target is
+    replaced. What is there and not a file, such as a device or a pipe, is written to.
+
+    Args:
+        path: The file.
+        write: Writes its text to a stream.
+
+    Raises:
+        OSError: Where it cannot be written; what was there before stays.
+    """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            write(file)
+        return
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".mlvbench-") as folder:
         # In a folder of its own the file gets the permissions that any new file gets, and a name that is free.
         written = Path(folder, target.name)
         with written.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            _WRITERS[suffix](records, file)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():

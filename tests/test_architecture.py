@@ -45,17 +45,24 @@ MAY_IMPORT = {
     "report.summary": {"mlvbench.records", "mlvbench.report.intervals", "mlvbench.runs"},
     "report.compare": {"mlvbench.report.intervals", "mlvbench.report.summary"},
     "report.diagnosis": {"mlvbench.report.summary"},
+    "report.ranks": {"mlvbench.report.intervals", "mlvbench.report.summary", "mlvbench.runs"},
     "report.text": {
-        "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals", "mlvbench.report.summary",
-        "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals", "mlvbench.report.ranks",
+        "mlvbench.report.summary", "mlvbench.runs",
     },
     "report.export": {
-        "mlvbench.report.compare", "mlvbench.report.summary", "mlvbench.report.text", "mlvbench.runs",
+        "mlvbench.report.compare", "mlvbench.report.ranks", "mlvbench.report.summary", "mlvbench.report.text",
+        "mlvbench.runs",
     },
     "report.table": {"rich", "mlvbench.report.text"},
+    "report.page": {
+        "mlvbench.report.compare", "mlvbench.report.intervals", "mlvbench.report.ranks", "mlvbench.report.summary",
+        "mlvbench.report.text", "mlvbench.runs",
+    },
     "cli": {
         "mlvbench.launch", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary", "mlvbench.report.text",
-        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.runs", "mlvbench.timeline",
+        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.report.page", "mlvbench.runs",
+        "mlvbench.timeline",
     },
     "__main__": {"mlvbench.cli"},
 }  # fmt: skip

@@ -79,6 +79,50 @@ class TestReport:
         assert capsys.readouterr().out.startswith("a\\nb\\x1b[31m  train.py\n")
 
 
+class TestPage:
+    @pytest.mark.parametrize("command", [["report", OLD], ["compare", OLD, NEW]])
+    def test_it_is_written_and_nothing_printed(self, capsys, folder, command):
+        assert cli.main([*command, "--html", "pages/page.html"]) == 0
+        assert capsys.readouterr() == ("", "")
+        assert (folder / "pages" / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>\n")
+        assert [path.name for path in (folder / "pages").iterdir()] == ["page.html"]
+
+    @pytest.mark.parametrize("command", [["report", OLD], ["compare", OLD, NEW]])
+    def test_with_a_format_that_is_printed_too(self, capsys, folder, command):
+        assert cli.main([*command, "--html", "page.html", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["format"] == 1
+        assert (folder / "page.html").exists()
+
+    def test_it_counts_what_the_table_counts(self, folder):
+        for option, words in ((["--include-warmup"], "300 steps in 6 snapshots"), ([], "250 steps in 5 snapshots")):
+            assert cli.main(["report", OLD, "--html", "page.html", *option]) == 0
+            assert words in (folder / "page.html").read_text(encoding="utf-8")
+
+    def test_a_slower_run_fails_as_ever(self, capsys):
+        assert cli.main(["compare", OLD, NEW, "--html", "page.html", "--fail-if-slower", "5"]) == 1
+        out, err = capsys.readouterr()
+        assert (out, err.startswith("mlvbench compare: 100.0 % slower")) == ("", True)
+
+    @pytest.mark.parametrize("path", ["mlvbench-runs", "", f"{OLD}/0.jsonl/page.html"])
+    @pytest.mark.parametrize("command", [["report", OLD], ["compare", OLD, NEW, "--fail-if-slower", "5"]])
+    def test_where_it_cannot_be_written_is_one_line_and_code_2(self, capsys, command, path):
+        assert cli.main([*command, "--html", path, "--format", "json"]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f"mlvbench {command[0]}: cannot write '{path}': ")
+        assert (out, err.count("\n")) == ("", 1)
+
+    def test_what_was_there_stays_until_the_new_one_is_whole(self, folder, monkeypatch):
+        (folder / "page.html").write_text("old")
+        monkeypatch.setattr(os, "fsync", lambda descriptor: exec("raise OSError(28, 'No space left on device')"))
+        assert cli.main(["report", OLD, "--html", "page.html"]) == 2
+        assert (folder / "page.html").read_text() == "old"
+        assert sorted(path.name for path in folder.iterdir()) == ["mlvbench-runs", "page.html"]
+
+    @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="there is no such device")
+    def test_to_a_pipe(self):
+        assert mlvbench("report", OLD, "--html", "/dev/stdout").stdout.startswith("<!DOCTYPE html>\n")
+
+
 class TestCompare:
     def test_two_runs(self, capsys):
         assert cli.main(["compare", OLD, NEW]) == 0
@@ -287,6 +331,7 @@ class TestHelp:
 class TestProcess:
     def test_it_loads_no_torch(self):
         program = "import sys; from mlvbench.cli import main; main(['report']); main(['compare', *sys.argv[1:]]); "
+        program += "main(['report', '--html', 'page.html']); "
         program += "print([name for name in sys.modules if name == 'torch'])"
         run = subprocess.run([sys.executable, "-c", program, OLD, NEW], capture_output=True, text=True, check=True)
         assert run.stdout.endswith("\n[]\n")

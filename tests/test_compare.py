@@ -116,7 +116,7 @@ class TestPermutationTest:
 class TestBlocks:
     @staticmethod
     def intervals(*steps):
-        return Intervals(list(steps), list(steps), list(steps), list(steps), {("a",): list(steps)})
+        return Intervals(list(steps), list(steps), list(steps), list(steps), {("a",): list(steps)}, list(steps))
 
     @pytest.mark.parametrize(
         ("steps", "size", "blocks"),

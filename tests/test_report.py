@@ -351,6 +351,14 @@ class TestMachines:
             "samples_per_accounted_sec": pytest.approx(6400 / 9.45),
             "memory_peak_gb": 0.0,
             "diagnosis": None,
+            "other_sec_per_step_min": None,
+            "other_sec_per_step_max": None,
+            "other_slowest_rank": None,
+            "wall_sec_per_step_min": None,
+            "wall_sec_per_step_max": None,
+            "wall_slowest_rank": None,
+            "stragglers": [],
+            "stopped_early": [],
         }
         assert found["phases"][2] == {
             "path": ["forward", "blocks"],
@@ -360,6 +368,9 @@ class TestMachines:
             "sec": pytest.approx(3.15),
             "sec_per_step": pytest.approx(0.01575),
             "sec_per_step_sd": pytest.approx(0.00075 * 2**0.5),
+            "sec_per_step_min": None,
+            "sec_per_step_max": None,
+            "slowest_rank": None,
         }
 
     def test_what_is_not_known_is_null(self):

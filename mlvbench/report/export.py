@@ -9,12 +9,14 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+from mlvbench.report.ranks import spreads, stopped_early, stragglers
 from mlvbench.report.text import diagnosis_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mlvbench.report.compare import Comparison, Difference
+    from mlvbench.report.ranks import Spread
     from mlvbench.report.summary import Summary
     from mlvbench.runs import Run
 
@@ -31,8 +33,13 @@ def report_json(run: Run, summary: Summary) -> str:
     follows but for rates. `wall_sec_per_step`, `wall_sec_per_step_sd`. `samples`, `samples_per_wall_sec`,
     `samples_per_accounted_sec`, `memory_peak_gb`, `diagnosis` (null or a sentence). `phases`, each with `path` (an
     array of names), `self_sec`, `self_sec_per_step`, `self_share` (of the wall time, from 0 to 1), `sec` (inclusive),
-    `sec_per_step` and its standard deviation over the snapshots, `sec_per_step_sd`. What cannot be computed is null.
+    `sec_per_step` and its standard deviation over the snapshots, `sec_per_step_sd`, and of several ranks their least
+    and most, `sec_per_step_min` and `sec_per_step_max`, and the `slowest_rank`; the same of `other` and the whole step
+    with `other_` and `wall_` in front. `stragglers`, the slowest first, each with `rank`, `path` (empty for what no
+    phase covers), `self_sec_per_step`, the median of the others, `others_self_sec_per_step`, and `p`.
+    `stopped_early`, each with `rank` and its last `step`. What cannot be computed, or is not there, is null.
     """
+    *between, between_other, between_wall = spreads(summary)
     return _json(
         {
             "format": 1,
@@ -57,6 +64,19 @@ def report_json(run: Run, summary: Summary) -> str:
             "samples_per_accounted_sec": summary.samples_per_accounted,
             "memory_peak_gb": summary.memory_peak,
             "diagnosis": diagnosis_of(run, summary),
+            **_spread(between_other, "other_"),
+            **_spread(between_wall, "wall_"),
+            "stragglers": [
+                {
+                    "rank": straggler.rank,
+                    "path": list(straggler.path),
+                    "self_sec_per_step": straggler.seconds,
+                    "others_self_sec_per_step": straggler.others,
+                    "p": straggler.p,
+                }
+                for straggler in stragglers(summary)
+            ],
+            "stopped_early": [{"rank": rank, "step": step} for rank, step in stopped_early(run, summary)[0].items()],
             "phases": [
                 {
                     "path": list(phase.path),
@@ -66,15 +86,27 @@ def report_json(run: Run, summary: Summary) -> str:
                     "sec": phase.seconds,
                     "sec_per_step": summary.per_step(phase.seconds),
                     "sec_per_step_sd": phase.deviation,
+                    **_spread(ranks),
                 }
-                for phase in summary.phases
+                for phase, ranks in zip(summary.phases, between, strict=True)
             ],
         }
     )
 
 
+def _spread(ranks: Spread | None, what: str = "") -> dict[str, float | None]:
+    return {
+        f"{what}sec_per_step_min": None if ranks is None else ranks.minimum,
+        f"{what}sec_per_step_max": None if ranks is None else ranks.maximum,
+        f"{what}slowest_rank": None if ranks is None else ranks.slowest,
+    }
+
+
 def report_csv(summary: Summary) -> str:
-    """Returns a row for each phase, one for `other` and one for the wall time, told apart by `kind`; in seconds."""
+    """Returns a row for each phase, one for `other` and one for the wall time, told apart by `kind`; in seconds.
+
+    The last three columns, of what differs between ranks, are empty where there is one.
+    """
     phases = [("phase", "/".join(p.path), p.self_seconds, p.seconds, p.deviation) for p in summary.phases]
     rest = [
         ("other", "", summary.other, summary.other, None),
@@ -85,7 +117,8 @@ def report_csv(summary: Summary) -> str:
         [kind, name, summary.per_step(own), summary.share(own), summary.per_step(seconds), deviation, own, seconds]
         for kind, name, own, seconds, deviation in [*phases, *rest]
     ]
-    return _csv(header, rows)
+    between = [_spread(ranks) for ranks in spreads(summary)]
+    return _csv([*header, *between[0]], [[*row, *more.values()] for row, more in zip(rows, between, strict=True)])
 
 
 def comparison_json(before: Run, after: Run, comparison: Comparison) -> str:

@@ -28,6 +28,7 @@ class Intervals:
         samples: Samples counted.
         accounted: Seconds that outermost phases on the loop's thread cover.
         seconds: For each place in the tree of phases, inclusive seconds; 0.0 where the phase did not end.
+        peaks: The most device memory, in units of 1e9 bytes; 0.0 without an accelerator.
     """
 
     steps: Column
@@ -35,6 +36,7 @@ class Intervals:
     samples: Column
     accounted: Column
     seconds: dict[Path, Column]
+    peaks: Column
 
     def column(self, path: Path) -> Column:
         """Returns a phase's seconds: zeros where it is not here."""
@@ -42,12 +44,16 @@ class Intervals:
 
     def join(self, groups: Sequence[range]) -> Intervals:
         """Returns one interval for each group of consecutive ones."""
-        return self.apply(lambda column: [sum(column[group.start : group.stop]) for group in groups])
+        return self.apply(
+            lambda column: [sum(column[group.start : group.stop]) for group in groups],
+            lambda peaks: [max(peaks[group.start : group.stop], default=0.0) for group in groups],
+        )
 
-    def apply(self, change: Callable[[Column], Column]) -> Intervals:
-        """Returns intervals whose every column is changed alike."""
+    def apply(self, change: Callable[[Column], Column], change_peaks: Callable[[Column], Column]) -> Intervals:
+        """Returns intervals whose every column is changed alike, but that of the peaks, which do not add up."""
         seconds = {path: change(column) for path, column in self.seconds.items()}
-        return Intervals(change(self.steps), change(self.wall), change(self.samples), change(self.accounted), seconds)
+        steps, wall, samples, accounted = map(change, (self.steps, self.wall, self.samples, self.accounted))
+        return Intervals(steps, wall, samples, accounted, seconds, change_peaks(self.peaks))
 
 
 def intervals_of(records: Sequence[Record], every: int | None = None) -> Intervals:
@@ -65,7 +71,8 @@ def intervals_of(records: Sequence[Record], every: int | None = None) -> Interva
     seconds = _by_place(columns)
     samples = columns["samples"]
     accounted = _accounted(samples, columns.get("samples_per_sec"), seconds)
-    intervals = Intervals(steps, columns["wall_sec"], samples, accounted, seconds)
+    peaks = columns.get("gpu_mem_peak_gb") or [0.0] * len(steps)
+    intervals = Intervals(steps, columns["wall_sec"], samples, accounted, seconds, peaks)
     return intervals.join(_groups(steps)) if min(steps) == 0 else intervals
 
 
@@ -131,7 +138,7 @@ def without_warm_up(intervals: Intervals) -> Intervals:
     """Returns the intervals of a process but its first one, where there are others."""
     if len(intervals.steps) < 2:
         return intervals
-    later = intervals.apply(lambda column: column[1:])
+    later = intervals.apply(lambda column: column[1:], lambda peaks: peaks[1:])
     # What there was in the warm-up alone, such as compiling, is left out with it.
     gone = [path for path, column in later.seconds.items() if intervals.seconds[path][0] and not any(column)]
     for path in gone:
@@ -155,11 +162,12 @@ def one_after_another(processes: Sequence[Intervals]) -> Intervals:
             path: [seconds for process in processes for seconds in process.column(path)]
             for path in dict.fromkeys(path for process in processes for path in process.seconds)
         },
+        [peak for process in processes for peak in process.peaks],
     )
 
 
 def side_by_side(ranks: Sequence[Intervals]) -> Intervals:
-    """Returns the mean of the ranks' first intervals, of their second ones, and so on.
+    """Returns the mean of the ranks' first intervals, of their second ones, and so on; of the peaks the highest.
 
     Ranks wait for each other at every step: their snapshots of the same time are not independent of each other.
     """
@@ -176,6 +184,7 @@ def side_by_side(ranks: Sequence[Intervals]) -> Intervals:
             path: mean(intervals.column(path) for intervals in ranks)
             for path in dict.fromkeys(path for intervals in ranks for path in intervals.seconds)
         },
+        [max(row) for row in zip_longest(*(intervals.peaks for intervals in ranks), fillvalue=0.0)],
     )
 
 

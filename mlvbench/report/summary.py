@@ -11,7 +11,6 @@ from mlvbench.report.intervals import intervals_of, one_after_another, side_by_s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mlvbench.records import Record
     from mlvbench.report.intervals import Column, Intervals, Path
     from mlvbench.runs import Run
 
@@ -38,6 +37,23 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Account:
+    """Where the seconds of a rank, or of all, went. Own seconds of all phases, and `other`, are `wall + overlap`.
+
+    Attributes:
+        seconds: By phase, inclusive of the phases nested in it.
+        own: By phase, exclusive of them.
+        other: Seconds of the wall time that no phase covers.
+        overlap: Seconds by which phases exceed what they cover of the wall time.
+    """
+
+    seconds: Mapping[Path, float]
+    own: Mapping[Path, float]
+    other: float
+    overlap: float
+
+
+@dataclass(frozen=True)
 class Summary:
     """A run in figures. Seconds, samples and steps are sums over ranks, so that seconds a step are means over them.
 
@@ -60,6 +76,9 @@ class Summary:
         warm_up: How many first ones of a process are among them or, if they are left out, were left out.
         warm_up_counted: Whether they are among them.
         timeline: The snapshots, the ranks' joined: what differs over time.
+        ranks: The snapshots of each rank.
+        first_step: The step before the first one that counts, as the rank with most snapshots counted; 0 where its
+            processes began to count anew.
     """
 
     phases: Sequence[Phase]
@@ -77,6 +96,8 @@ class Summary:
     warm_up: int
     warm_up_counted: bool
     timeline: Intervals
+    ranks: Mapping[int, Intervals]
+    first_step: float
 
     def share(self, seconds: float) -> float:
         """Returns seconds as a share of the wall time; 0.0 where there is none."""
@@ -98,53 +119,49 @@ def summarize(run: Run, *, include_warmup: bool = False) -> Summary:
     every = run.description.get("record_every_n_steps")
     every = every if isinstance(every, int) and every > 0 else None
     ranks: dict[int, Intervals] = {}
-    warm_up = 0
+    warm_up, memory_peak = 0, 0.0
     for rank, processes in run.ranks.items():
         found = [intervals_of(records, every) for records in processes]
         warm_up += sum(len(intervals.steps) > 1 for intervals in found)
+        memory_peak = max([memory_peak, *(max(intervals.peaks) for intervals in found)])
         ranks[rank] = one_after_another(
             found if include_warmup else [without_warm_up(intervals) for intervals in found]
         )
+    longest = max(ranks, key=lambda rank: len(ranks[rank].steps))
     return _summary(
         ranks,
-        memory_peak=max(_memory_peak(records) for processes in run.ranks.values() for records in processes),
+        memory_peak=memory_peak,
         warm_up=warm_up,
         warm_up_counted=include_warmup,
+        first_step=max(run.ranks[longest][-1][-1]["step"] - sum(ranks[longest].steps), 0.0),
     )
 
 
-def _memory_peak(records: Sequence[Record]) -> float:
-    return max([record.get("gpu_mem_peak_gb", 0.0) for record in records])
-
-
-def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int, warm_up_counted: bool) -> Summary:
+def _summary(
+    ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int, warm_up_counted: bool, first_step: float
+) -> Summary:
     totals: dict[Path, float] = {}
     for intervals in ranks.values():
         for path, column in intervals.seconds.items():
             totals[path] = totals.get(path, 0.0) + sum(column)
     wall = sum(sum(intervals.wall) for intervals in ranks.values())
     accounted = sum(sum(intervals.accounted) for intervals in ranks.values())
-    outermost = sum(seconds for path, seconds in totals.items() if len(path) == 1)
-    tree = _complete(totals)
+    found = account(totals, wall, accounted)
     steps = [intervals.steps for intervals in ranks.values()]
-    inside = _inside(tree)
     phases = [
         Phase(
             path,
-            tree[path],
-            _self_seconds(path, tree, inside),
+            seconds,
+            found.own[path],
             _deviation([intervals.column(path) for intervals in ranks.values()], steps),
         )
-        for path in in_order(tree)
+        for path, seconds in found.seconds.items()
     ]
-    covered = sum(seconds for path, seconds in tree.items() if len(path) == 1)
-    overlap = max(outermost - accounted, covered - wall, 0.0)
-    overlap = overlap if overlap > NOISE * wall else 0.0
     return Summary(
         phases=phases,
-        other=max(wall + overlap - covered, 0.0),
+        other=found.other,
         wall=wall,
-        overlap=overlap,
+        overlap=found.overlap,
         accounted=accounted,
         wall_deviation=_deviation([intervals.wall for intervals in ranks.values()], steps),
         steps={rank: sum(intervals.steps) for rank, intervals in ranks.items()},
@@ -156,10 +173,34 @@ def _summary(ranks: Mapping[int, Intervals], *, memory_peak: float, warm_up: int
         warm_up=warm_up,
         warm_up_counted=warm_up_counted,
         timeline=side_by_side(list(ranks.values())),
+        ranks=ranks,
+        first_step=first_step,
     )
 
 
 # From totals to the tree ----------------------------------------------------------------------------------
+
+
+def account(totals: Mapping[Path, float], wall: float, accounted: float) -> Account:
+    """Tells where so many seconds of the clock went.
+
+    Args:
+        totals: Seconds by place in the tree of phases, inclusive.
+        wall: Seconds of the clock.
+        accounted: Those of them that outermost phases on the loop's thread cover.
+    """
+    tree = _complete(totals)
+    inside = _inside(tree)
+    outermost = sum(seconds for path, seconds in totals.items() if len(path) == 1)
+    covered = sum(seconds for path, seconds in tree.items() if len(path) == 1)
+    overlap = max(outermost - accounted, covered - wall, 0.0)
+    overlap = overlap if overlap > NOISE * wall else 0.0
+    return Account(
+        seconds={path: tree[path] for path in in_order(tree)},
+        own={path: _self_seconds(path, tree, inside) for path in tree},
+        other=max(wall + overlap - covered, 0.0),
+        overlap=overlap,
+    )
 
 
 def _complete(totals: Mapping[Path, float]) -> dict[Path, float]:

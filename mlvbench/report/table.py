@@ -51,8 +51,11 @@ def draw(sheet: Sheet, file: IO[str]) -> str:
             console.print(Text(line, style="dim"), no_wrap=True, overflow="ellipsis", soft_wrap=not terminal)
         console.print()
         console.print(_table(sheet, console))
-        for line in ["", *([sheet.advice, ""] if sheet.advice else []), *sheet.notes]:
-            console.print(Text(line, style="yellow" if line == sheet.advice else ""), soft_wrap=not terminal)
+        console.print()
+        for sentence in sheet.advice:
+            console.print(Text(sentence, style="yellow"), soft_wrap=not terminal)
+        for line in ["", *sheet.notes] if sheet.advice else sheet.notes:
+            console.print(Text(line), soft_wrap=not terminal)
     text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     return text if _is_unicode(file) else text.translate(ASCII)
 

@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlvbench.report.diagnosis import diagnose
+from mlvbench.report.ranks import spreads, stopped_early, stragglers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mlvbench.report.compare import Comparison
     from mlvbench.report.intervals import Path
+    from mlvbench.report.ranks import Straggler
     from mlvbench.report.summary import Summary
     from mlvbench.runs import Run
 
 OTHER = "other"
 WALL = "wall time"
+# Of many ranks that have something in common so many are named.
+LISTED = 3
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[\w .:+-]*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -47,7 +51,7 @@ class Sheet:
         names: The first column: how deep a phase is nested, and its name; the last is that of the whole.
         columns: The others.
         bars: For each row a number up to 1, of which nothing is drawn below 0; empty where nothing is drawn at all.
-        advice: What follows from the figures, below the table.
+        advice: Sentences on what follows from the figures, below the table.
         notes: Lines at the end.
     """
 
@@ -55,7 +59,7 @@ class Sheet:
     names: Sequence[tuple[int, str]]
     columns: Sequence[Column]
     bars: Sequence[float] = field(default_factory=list)
-    advice: str | None = None
+    advice: Sequence[str] = field(default_factory=list)
     notes: Sequence[str] = field(default_factory=list)
 
 
@@ -77,16 +81,17 @@ def _escape(char: str) -> str:
 
 def report_sheet(run: Run, summary: Summary) -> Sheet:
     """Lays out where the time of a run went."""
-    unit = _Unit(summary.per_step(summary.wall))
+    unit = Unit(summary.per_step(summary.wall))
     phases = summary.phases
     inclusive = [*(phase.seconds for phase in phases), summary.other, summary.wall]
     own = [*(phase.self_seconds for phase in phases), summary.other, summary.wall]
     deviations = [*(phase.deviation for phase in phases), None, summary.wall_deviation]
     columns = [
-        Column(f"self {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in own], 2),
-        Column("share", [f"{summary.share(seconds):.1%}" for seconds in own], 3),
-        Column(f"mean {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in inclusive], 1),
+        Column(f"self {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in own], 5),
+        Column("share", [f"{summary.share(seconds):.1%}" for seconds in own], 6),
+        Column(f"mean {unit.name}/step", [unit.show(summary.per_step(seconds)) for seconds in inclusive], 4),
         Column("sd", [unit.show(deviation) for deviation in deviations], 0),
+        *_columns_of_ranks(summary, unit),
     ]
     largest = max((summary.share(seconds) for seconds in own[:-1]), default=0.0)
     return Sheet(
@@ -94,7 +99,7 @@ def report_sheet(run: Run, summary: Summary) -> Sheet:
         names=[*_names(phase.path for phase in phases), (0, OTHER), (0, WALL)],
         columns=columns if summary.per_step(1.0) is not None else columns[1:2],
         bars=[*(summary.share(seconds) / largest if largest > 0 else 0.0 for seconds in own[:-1]), 0.0],
-        advice=diagnosis_of(run, summary),
+        advice=[*([said] if (said := diagnosis_of(run, summary)) else []), *_advice_on_ranks(run, summary)],
         notes=_notes(run, summary),
     )
 
@@ -117,6 +122,8 @@ def _notes(run: Run, summary: Summary) -> list[str]:
     notes.append(f"{_steps(summary)} in {_snapshots(summary)}")
     if summary.wall_deviation is not None:
         notes.append("self, share: without nested phases; mean: with them; sd: its standard deviation over snapshots")
+    if sum(steps > 0 for steps in summary.steps.values()) > 1:
+        notes.append("min, max: the least and the most of the ranks' means; slowest: the rank that has the most")
     if summary.overlap > 0:
         notes.append(
             f"phases add up to {summary.share(summary.wall + summary.overlap):.1%} of the wall time with other: "
@@ -161,13 +168,64 @@ def _word(value: object) -> str | None:
     return value if isinstance(value, str) and re.fullmatch(r"[a-z0-9:_-]{1,40}", value) else None
 
 
+# The ranks ------------------------------------------------------------------------------------------------
+
+
+def _columns_of_ranks(summary: Summary, unit: Unit) -> list[Column]:
+    rows = [row for row in spreads(summary) if row is not None]
+    if not rows:
+        return []
+    return [
+        Column("min", [unit.show(row.minimum) for row in rows], 1),
+        Column("max", [unit.show(row.maximum) for row in rows], 3),
+        Column("slowest", ["" if row.slowest is None else f"rank {row.slowest}" for row in rows], 2),
+    ]
+
+
+def _advice_on_ranks(run: Run, summary: Summary) -> list[str]:
+    slow, (early, end) = stragglers(summary), stopped_early(run, summary)
+    return [*([_slower(slow)] if slow else []), *([_early(early, end)] if early else [])]
+
+
+def _slower(ranks: Sequence[Straggler]) -> str:
+    unit = Unit(max(straggler.seconds for straggler in ranks))
+    spend = [
+        f"{unit.show(straggler.seconds)} {unit.name} a step in {_place(straggler.path)}, "
+        f"where the median of the others is {unit.show(straggler.others)} ({_p_is(straggler.p)})"
+        for straggler in ranks
+    ]
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} is slower than the others: {spend[0]}"
+    named = [f"rank {straggler.rank}: {words}" for straggler, words in zip(ranks, spend, strict=True)]
+    return f"{len(ranks):,} ranks are slower than the others: {_few(named, '; ')}"
+
+
+def _early(ranks: Mapping[int, float], end: float) -> str:
+    if len(ranks) == 1:
+        [(rank, step)] = ranks.items()
+        return f"rank {rank} stopped early, at step {step:,.0f}, and the last at step {end:,.0f}"
+    named = [f"rank {rank} at step {step:,.0f}" for rank, step in sorted(ranks.items(), key=lambda item: item[1])]
+    return f"{len(ranks):,} ranks stopped early: {_few(named, ', ')}; the last at step {end:,.0f}"
+
+
+def _place(path: Path) -> str:
+    # As in Markdown, where a name must not be markup in a sentence either.
+    return _marked(printable("/".join(path))) if path else "code that no phase covers"
+
+
+def _few(words: Sequence[str], separator: str) -> str:
+    """The first few, and how many there are more."""
+    more = len(words) - LISTED
+    return separator.join([*words[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
+
+
 # The comparison -------------------------------------------------------------------------------------------
 
 
 def comparison_sheet(before: Run, after: Run, comparison: Comparison) -> Sheet:
     """Lays out two runs side by side."""
     rows = [*comparison.phases, comparison.other, comparison.wall]
-    unit = _Unit(max(comparison.wall.before or 0.0, comparison.wall.after or 0.0))
+    unit = Unit(max(comparison.wall.before or 0.0, comparison.wall.after or 0.0))
     return Sheet(
         title=[f"before  {_title(before)}", f"after   {_title(after)}"],
         names=[*_names(phase.path for phase in comparison.phases), (0, OTHER), (0, WALL)],
@@ -235,7 +293,7 @@ def markdown(sheet: Sheet) -> str:
         rows.append(["&nbsp;&nbsp;" * depth + _marked(name), *(column.cells[index] for column in sheet.columns)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     notes = "\n".join(f"- {note}" for note in sheet.notes)
-    paragraphs = ["  \n".join(map(_code, sheet.title)), table, sheet.advice, notes]
+    paragraphs = ["  \n".join(map(_code, sheet.title)), table, *sheet.advice, notes]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
 
@@ -255,18 +313,25 @@ def _code(text: str) -> str:
 # Words and numbers ----------------------------------------------------------------------------------------
 
 
-class _Unit:
-    """One unit and one number of digits for all seconds a step of a table, by the largest of them."""
+class Unit:
+    """One unit and one number of digits for all seconds a step of a table, by the largest of them.
+
+    Attributes:
+        name: Such as ms.
+        scale: How many of it a second has.
+        digits: How many are shown after the point.
+    """
 
     def __init__(self, largest: float | None) -> None:
         seconds = largest or 0.0
-        self.name, self._scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
-        shown = seconds * self._scale
-        self._digits = 1 if shown >= 100 else 2 if shown >= 10 else 3
+        self.name, self.scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+        shown = seconds * self.scale
+        self.digits = 1 if shown >= 100 else 2 if shown >= 10 else 3
 
     def show(self, seconds: float | None) -> str:
+        """Returns seconds in it; nothing where there are none."""
         # The sum takes the sign from a zero.
-        return "" if seconds is None else f"{round(seconds * self._scale, self._digits) + 0.0:,.{self._digits}f}"
+        return "" if seconds is None else f"{round(seconds * self.scale, self.digits) + 0.0:,.{self.digits}f}"
 
 
 def _title(run: Run) -> str:

@@ -12,3 +12,6 @@ def test_the_benchmark_prints_what_it_measured_beside_the_targets():
     assert (run.returncode, run.stderr) == (0, "")
     assert "0.30 s" in run.stdout
     assert "3 files of 4 records" in run.stdout
+    assert "2,000 MB" in run.stdout
+    assert "\n| 1 | 4 | " in run.stdout
+    assert "\n| 3 | 4 | " in run.stdout
