@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,7 +70,7 @@ class Device:
             return True
         if self.is_capturing():
             return False
-        (torch.cuda if self._is_cuda else torch.accelerator).synchronize(self.device)
+        (torch.cuda if self._is_cuda else torch.accelerator).synchronize(self._its_device())
         return True
 
     def is_capturing(self) -> bool:
@@ -101,9 +100,10 @@ class Device:
             The event.
         """
         if self._index is None:
+            # From here on it is this one, since its events are.
             self._index = torch.accelerator.current_device_index()
         if event is None:
-            event = torch.Event(torch.device(self.device.type, self._index), enable_timing=True)
+            event = torch.Event(self._its_device(), enable_timing=True)
         # Without the stream, it would be that of the current device.
         event.record(torch.accelerator.current_stream(self._index))
         return event
@@ -128,9 +128,9 @@ class Device:
         if not self.is_accelerator or self.is_elsewhere():
             return Memory(0.0, 0.0)
         if self._is_cuda:
-            return _take_memory(torch.cuda, self.device)
+            return _take_memory(torch.cuda, self._its_device())
         try:
-            return _take_memory(torch.accelerator, self.device)
+            return _take_memory(torch.accelerator, self._its_device())
         except (AttributeError, RuntimeError, ValueError):
             # PyTorch before 2.9, or a device whose allocator keeps no books (MPS).
             return Memory(0.0, 0.0)
@@ -142,14 +142,23 @@ class Device:
         is_started = getattr(torch.get_device_module(self.device), "is_initialized", None)
         return is_started is None or not is_started()
 
+    def _its_device(self) -> torch.device:
+        return self.device if self._index is None else torch.device(self.device.type, self._index)
+
     def _check_build(self) -> None:
         if not torch.backends.cuda.is_built() and not torch.cuda.is_available():  # type: ignore[no-untyped-call]
             raise RuntimeError(f"the monitor's device is {str(self.device)!r}, but this PyTorch was built without CUDA")
         self._is_built = True
 
 
-@functools.cache
+_TELLS_TIMES: dict[str, bool] = {}
+"""Whether the events of a type of device do, once it was asked."""
+
+
 def _has_timing_events(kind: str) -> bool:
+    if kind in _TELLS_TIMES:
+        return _TELLS_TIMES[kind]
+    _TELLS_TIMES[kind] = False
     try:
         start, end = (torch.Event(kind, enable_timing=True) for _ in range(2))
         start.record()
@@ -163,8 +172,9 @@ def _has_timing_events(kind: str) -> bool:
             RuntimeWarning,
             stacklevel=2,
         )
-        return False
-    return True
+    else:
+        _TELLS_TIMES[kind] = True
+    return _TELLS_TIMES[kind]
 
 
 def _take_memory(counters: Any, device: torch.device) -> Memory:

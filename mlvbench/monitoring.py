@@ -371,8 +371,8 @@ class ThroughputMonitor:
 
     def _snapshot(self, step: int, end: float | None = None) -> dict[str, float]:
         """Takes a snapshot; of an interval that ends at a moment of the past, if one is given."""
+        self._counters.catch_up()
         with self._lock:
-            self._counters.catch_up()
             record = self._take(step, self._clock() if end is None else end)
             self._records.append(record)
         self._publish(record)
@@ -429,8 +429,8 @@ class ThroughputMonitor:
         """Starts a new interval: what was accounted since the last snapshot is in none."""
         if self._is_off("reset"):
             return
+        self._counters.catch_up()
         with self._lock:
-            self._counters.catch_up()
             self._baseline, self._interval_start = self._counters.read(), self._clock()
             self._device.take_memory()
 

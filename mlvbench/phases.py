@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlvbench import ranges
-from mlvbench.timeline import Span, Timeline
+from mlvbench.timeline import Moment, Span, Timeline
 
 if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from mlvbench.timeline import Moment, TimedDevice, Timing
+    from mlvbench.timeline import TimedDevice, Timing
 
     Clock = Callable[[], float]
 
@@ -182,7 +182,7 @@ class Strand:
         self.lanes = [self.lane]
         self.idle: list[Lane] = []
         self.tasks: dict[int, Lane] = {}
-        self.ranges: list[tuple[Phase, Task[object] | None, Callable[[], object]]] = []
+        self.ranges: list[tuple[Phase, weakref.ref[Task[object]] | None, Callable[[], object]]] = []
         self.shared: float | Span = 0
         self.samples = 0
 
@@ -231,13 +231,14 @@ class Strand:
         """Lets the profiler that is running show that a phase is entered."""
         self.lane.irregular = True
         task = current_task() if running_loop() is not None else None
-        self.ranges.append((phase, task, ranges.open_range(phase.name)))
+        self.ranges.append((phase, None if task is None else weakref.ref(task), ranges.open_range(phase.name)))
 
-    def _close_range(self, phase: Phase) -> None:
+    def close_range(self, phase: Phase) -> None:
+        """Lets it show that it is left."""
         task = current_task() if running_loop() is not None else None
         for index in reversed(range(len(self.ranges))):
             shown, its_task, close = self.ranges[index]
-            if shown is phase and its_task is task:
+            if shown is phase and (its_task and its_task()) is task:
                 del self.ranges[index]
                 close()
                 break
@@ -245,7 +246,7 @@ class Strand:
     def leave(self, phase: Phase, end: float | Moment, completed: bool) -> None:
         """Leaves a phase in every case but the plain one: errors, recursion, tasks, phases that end out of order."""
         if self.ranges:
-            self._close_range(phase)
+            self.close_range(phase)
         node = self.find_open(phase)
         if node is None:
             return
@@ -254,7 +255,7 @@ class Strand:
             node.reentries -= 1
         else:
             lane.close(node, completed)
-            if completed:
+            if completed and not _is_never_known(end) and not _is_never_known(node.start):
                 if node.parent is lane.root:
                     self._share(node, end)
                 node.seconds += end - node.start
@@ -274,7 +275,10 @@ class Strand:
         for lane in (self.lane, *self.tasks.values()):
             # The inner phases too: one of them may outlive those around it.
             for other in lane.here.line() if lane.floor is lane.root else ():
-                other.covered = end - other.start if other.start >= node.start else other.covered + fresh
+                if other.start >= node.start:
+                    other.covered = end - other.start
+                else:
+                    other.covered += fresh
 
     def accounted(self) -> float:
         """Seconds that this thread's outermost phases cover."""
@@ -284,6 +288,12 @@ class Strand:
     def at_rest(self) -> bool:
         """Whether no phase is open."""
         return not self.tasks and self.lane.is_at_rest()
+
+    def settle_shared(self) -> None:
+        """Adds up what is known of the time that open phases share."""
+        for node in self.places():
+            if isinstance(node.covered, Span):
+                node.covered.settle()
 
     def places(self) -> Iterator[Node]:
         """All places of all its lanes."""
@@ -365,10 +375,6 @@ class Counters:
         self.timeline = self._timeline()
         assert self.timeline is not None
         self.timeline.begin_idle()
-        for _, strand in self.strands:
-            for node in strand.places():
-                seconds, entries = node.total()
-                node.seconds = Span(known=seconds, settled=entries)
         for phase in list(self.phases.values()):
             phase._clock = self.timeline.mark
 
@@ -379,15 +385,15 @@ class Counters:
 
     def _settle(self) -> None:
         """Adds up what the device has passed so far, so that what is pending stays bounded without snapshots."""
-        if self.timeline is not None and self._lock.acquire(blocking=False):
-            try:
-                self.timeline.catch_up(wait=False)
-                for _, strand in list(self.strands):
-                    strand.accounted()
-                    for node in strand.places():
-                        node.total()
-            finally:
-                self._lock.release()
+        assert self.timeline is not None
+        self.timeline.catch_up(wait=False)
+        with self._lock:
+            for _, strand in list(self.strands):
+                strand.accounted()
+                for node in strand.places():
+                    node.total()
+        # What another thread's open phases share is for that thread to add up.
+        self._this_thread.strand.settle_shared()
 
     def add_samples(self, count: int) -> None:
         """Adds to the samples."""
@@ -428,6 +434,10 @@ class Counters:
                 self._ended = Reading(phases, samples=self._ended.samples + strand.samples)
 
 
+def _is_never_known(moment: float | Moment) -> bool:
+    return isinstance(moment, Moment) and moment.is_never_known()
+
+
 def _add_phases(totals: dict[str, tuple[float, int]], strand: Strand) -> None:
     for node in strand.places():
         seconds, entries = totals.get(node.key, (0, 0))
@@ -462,7 +472,11 @@ class Phase:
         clock = self._clock
         here = lane.here
         node = here[self]
-        start = clock()
+        try:
+            start = clock()
+        except BaseException:
+            lane.strand.close_range(self)
+            raise
         # From here on nothing is called, so that Ctrl-C cannot come between opening the phase and returning.
         if node.parent is here:
             node.start = start

@@ -95,17 +95,21 @@ class Profile:
         """
         if self._is_begun and self.error is None:
             self._steps.ended()
+            self._is_begun = False
             try:
-                last_left = self.monitor._end_of_phases(self._last_left)
+                record = self._take_the_last()
             except RuntimeError:
                 # The device has failed, which the script hears of itself, and tells nothing any more.
-                self._is_begun = False
                 return
-            ended = {key.rpartition("/")[2] for key in self.monitor._ended_since_the_last()}
-            if ended or not self.monitor._is_recorded(self._steps.count):
-                end = last_left if ended <= NAMES else self._clock()
-                self._when_recorded(self.monitor._snapshot(self._steps.count, end))
-            self._is_begun = False
+            if record is not None:
+                self._when_recorded(record)
+
+    def _take_the_last(self) -> dict[str, float] | None:
+        last_left = self.monitor._end_of_phases(self._last_left)
+        ended = {key.rpartition("/")[2] for key in self.monitor._ended_since_the_last()}
+        if not ended and self.monitor._is_recorded(self._steps.count):
+            return None
+        return self.monitor._snapshot(self._steps.count, last_left if ended <= NAMES else self._clock())
 
     def forget(self) -> None:
         """Leaves what was counted so far to the process that this one was forked from."""

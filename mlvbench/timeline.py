@@ -60,7 +60,7 @@ class Moment:
     Attributes:
         seconds: When it was, on the clock; `None` while it is not known, and not a number if it never will be.
         number: How many moments were marked before it.
-        event: What the device passes then, until that is known.
+        event: What the device passes then; another moment's once this is known.
         thread: What the thread that marked it has passed.
     """
 
@@ -85,6 +85,10 @@ class Moment:
     def __le__(self, other: Moment | float) -> bool:
         return isinstance(other, Moment) and self.number <= other.number
 
+    def is_never_known(self) -> bool:
+        """Whether the device will not tell when it was."""
+        return self.seconds is not None and math.isnan(self.seconds)
+
 
 class Span:
     """A sum of times between moments, as far as they are known.
@@ -99,9 +103,9 @@ class Span:
 
     __slots__ = ("known", "pending", "settled")
 
-    def __init__(self, *pending: tuple[Moment | float, Moment | float], known: float = 0, settled: int = 0) -> None:
+    def __init__(self, *pending: tuple[Moment | float, Moment | float], known: float = 0) -> None:
         self.known = known
-        self.settled = settled
+        self.settled = 0
         self.pending = deque(pending)
 
     def __iadd__(self, other: Span | float) -> Span:
@@ -116,7 +120,6 @@ class Span:
     def __add__(self, other: Span | float) -> Span:
         total = Span(*self.pending, known=self.known)
         total += other
-        total.settle()
         return total
 
     __radd__ = __add__
@@ -183,8 +186,8 @@ class Timeline:
         self._marked: deque[Moment] = deque()
         self._last: Moment | None = None
         self._pool: list[Any] = []
-        self._anchor: Any = None
-        self._anchored_at: float = 0
+        self._anchor: tuple[Any, float] | None = None
+        self._is_learning = False
 
     def mark(self) -> Moment:
         """Marks the moment when the device has done what the host has asked for so far, and no more.
@@ -217,9 +220,8 @@ class Timeline:
         """Records the event that times are measured from, if there are any that tell times."""
         with self._lock:
             if self._anchor is None and self._device.has_timing_events():
-                anchor = self._device.record(None)
-                self._anchored_at = self._clock()
-                self._anchor = anchor
+                event = self._device.record(None)
+                self._anchor = event, self._clock()
             if self._anchor is None:
                 self.timing = "synchronize"
         return self._anchor is not None
@@ -237,43 +239,39 @@ class Timeline:
         """
         if self._device.is_elsewhere():
             self._leave_to_its_process()
-        elif self._lock.acquire(blocking=wait):
+        elif self._anchor is not None and not self._device.is_capturing():
+            # Before waiting, so that most of it is done while the device is still at work.
+            self._learn_what_was_passed()
+            if wait:
+                self._device.wait()
+                self._learn_what_was_passed()
+
+    def _learn_what_was_passed(self) -> None:
+        with self._lock:
+            if self._is_learning:  # A signal handler is asking, in the middle of it.
+                return
             try:
-                if self._anchor is not None and not self._device.is_capturing():
-                    self._learn_all(wait=wait)
+                self._is_learning = True
+                # Other threads may be marking as fast as this goes.
+                for _ in range(len(self._marked)):
+                    moment = self._marked[0]
+                    if moment.seconds is None:
+                        if not self._device.has_passed(moment.event):
+                            break
+                        self._learn(moment)
+                    self._marked.popleft()
             finally:
-                self._lock.release()
-
-    def _learn_all(self, *, wait: bool) -> None:
-        # Before waiting, so that most of it is done while the device is still at work.
-        while self._marked and self._device.has_passed(self._marked[0].event):
-            self._learn_first()
-        if wait:
-            # What other threads mark from here on may not be waited for.
-            asked = len(self._marked)
-            self._device.wait()
-            # A signal handler that takes a snapshot may have been here.
-            while asked > 0 and self._marked:
-                self._learn_first()
-                asked -= 1
-
-    def _learn_first(self) -> None:
-        moment = self._marked.popleft()
-        try:
-            self._learn(moment)
-        except BaseException:
-            self._marked.appendleft(moment)
-            raise
+                self._is_learning = False
 
     def _learn(self, moment: Moment) -> None:
         """Finds out when the device passed a moment, and takes its event back."""
-        event, latest = moment.event, moment.thread
-        elapsed = self._device.elapsed(self._anchor, event)
-        moment.seconds = latest.seconds = max(self._anchored_at + elapsed, latest.seconds)
-        moment.event = None
+        assert self._anchor is not None
+        event, (anchor, anchored_at), latest = moment.event, self._anchor, moment.thread
+        elapsed = self._device.elapsed(anchor, event)
+        latest.seconds = max(anchored_at + elapsed, latest.seconds)
+        moment.seconds = latest.seconds
         if elapsed > _ANCHOR_FOR:
-            self._anchored_at += elapsed
-            self._anchor, event = event, self._anchor
+            self._anchor, event = (event, anchored_at + elapsed), anchor
         self._pool.append(event)
 
     def _leave_to_its_process(self) -> None:

@@ -187,7 +187,9 @@ class SimulatedDevice:
     def synchronize(self, device: object = None) -> None:
         self.called("synchronize", device)
         self.refuse_while_capturing()
-        self.clock.now = max(self.clock.now, self.idle_from)
+        index = None if device is None else torch.device(device).index
+        if (self.current_device if index is None else index) == self.index:
+            self.clock.now = max(self.clock.now, self.idle_from)
 
     def memory_allocated(self, device: object = None) -> int:
         self.called("memory_allocated", device)

@@ -183,9 +183,9 @@ class TestOtherAccelerators:
     @pytest.fixture(autouse=True)
     def unasked(self):
         """Each test asks the device anew what it can."""
-        mlvbench.device._has_timing_events.cache_clear()
+        mlvbench.device._TELLS_TIMES.clear()
         yield
-        mlvbench.device._has_timing_events.cache_clear()
+        mlvbench.device._TELLS_TIMES.clear()
 
     @pytest.mark.parametrize("timing", ["synchronize", "events"])
     def test_with_events_that_tell_times_are_timed_like_cuda(self, clock, monkeypatch, timing):
@@ -290,6 +290,9 @@ class TestOtherProcesses:
             "t_outer/childs": 3,
         }
         assert (device.made, device.calls) == (made, calls)
+        assert not monitor._counters.timeline._marked
+        [[_, strand]] = monitor._counters.strands
+        assert not any(node.seconds.pending for node in strand.places() if node.entries)
 
     def test_a_copy_in_this_process_uses_it(self, monitor, device, clock):
         clone = pickle.loads(pickle.dumps(ThroughputMonitor("cuda:0", 1)))

@@ -1,6 +1,7 @@
 """Phases in the traces of profilers: each once an entry, nested as it was, and none where no profiler is running."""
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -100,6 +101,53 @@ class TestTorchsProfiler:
             asyncio.run(both())
         assert sorted(name for name, _, _ in trace(taken)) == ["inner", "inner", "task 1", "task 2"]
         assert set(monitor.snapshot(1)) >= {"t_task 1", "t_task 2", "t_task 1/inner", "t_task 2/inner"}
+
+    def test_closes_the_range_of_the_task_that_leaves(self, monitor, trace):
+        """The first of two tasks to enter is the first to leave, so that their ranges overlap and do not nest."""
+
+        async def work(turns):
+            with monitor.phase("work"):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+        async def both():
+            await asyncio.gather(work(2), work(4))
+
+        with profile(activities=[ProfilerActivity.CPU]) as taken:
+            asyncio.run(both())
+        [first, second] = trace(taken)
+        assert first[2] < second[2]
+
+    def test_keeps_no_task_alive(self, monitor):
+        ended = []
+
+        async def work():
+            try:
+                with monitor.phase("work"):
+                    await asyncio.get_running_loop().create_future()
+            finally:
+                ended.append(True)
+
+        async def begin():
+            task = asyncio.ensure_future(work())
+            task.get_loop().set_exception_handler(lambda loop, context: None)
+            await asyncio.sleep(0)
+
+        loop = asyncio.new_event_loop()
+        with profile(activities=[ProfilerActivity.CPU]):
+            loop.run_until_complete(begin())
+            gc.collect()
+            assert ended
+        loop.close()
+
+    def test_shows_nothing_open_where_a_phase_cannot_begin(self, monitor, monkeypatch):
+        with profile(activities=[ProfilerActivity.CPU]):
+            with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+                patch.setattr(type(monitor.phase("x")), "_clock", property(lambda self: lambda: 1 / 0))
+                with monitor.phase("x"):
+                    pass
+            [_, strand] = monitor._counters.strands[0]
+            assert strand.ranges == []
 
     def test_that_begins_or_ends_inside_a_phase_breaks_nothing(self, monitor, trace):
         with monitor.phase("outer"):

@@ -1,5 +1,6 @@
 """Both ways to time a device, against what its schedule says each phase must be."""
 
+import asyncio
 import gc
 import pickle
 import threading
@@ -15,7 +16,7 @@ from simulated_device import Event, SimulatedDevice
 from mlvbench import timeline
 from mlvbench.device import Device
 from mlvbench.monitoring import ThroughputMonitor
-from mlvbench.timeline import Timeline
+from mlvbench.timeline import Span, Timeline
 
 
 @pytest.fixture
@@ -288,6 +289,164 @@ class TestEvents:
         assert timings() == {"thread": 6}
 
 
+class TestInTheMiddle:
+    """Something else comes in between."""
+
+    def test_a_signal_handler_that_takes_a_snapshot_while_one_is_taken(self, monitor, device, monkeypatch):
+        elapsed_time = Event.elapsed_time
+        handled = []
+
+        def handler():
+            handled.append(monitor.snapshot(99))
+            with monitor.phase("checkpoint"):
+                device.launch(50)
+
+        def elapsed(start, end):
+            if not handled:
+                handler()
+            return elapsed_time(start, end)
+
+        monkeypatch.setattr(Event, "elapsed_time", elapsed)
+        for _ in range(3):
+            with monitor.phase("x"):
+                device.launch(10)
+        monitor.snapshot(1)
+        monitor.snapshot(2)
+        assert sum(record.get("t_x", 0) for record in monitor.records) == 30
+        assert min(record.get("t_x", 0) for record in monitor.records) == 0
+        assert sum(record.get("t_checkpoint", 0) for record in monitor.records) == 50
+
+    @pytest.mark.parametrize("place", ["has_passed", "elapsed"])
+    @pytest.mark.parametrize("comes_after", [False, True])
+    def test_ctrl_c_while_the_device_is_asked(self, monitor, device, monkeypatch, timings, place, comes_after):
+        for _ in range(3):
+            with monitor.phase("x"):
+                device.launch(10)
+        original = getattr(Device, place)
+
+        def interrupted(*args):
+            if comes_after:
+                original(*args)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Device, place, interrupted)
+            monitor.snapshot(1)
+        assert timings() == {"x": 30}
+
+    def test_ctrl_c_after_an_event_was_taken_back(self, monitor, device, timings):
+        class Pool(list):
+            def append(self, event):
+                super().append(event)
+                monitor._counters.timeline._pool = list(self)
+                raise KeyboardInterrupt
+
+        for _ in range(2):
+            with monitor.phase("x"):
+                device.launch(10)
+        monitor._counters.timeline._pool = Pool()
+        with pytest.raises(KeyboardInterrupt):
+            monitor.snapshot(1)
+        with monitor.phase("x"):
+            device.launch(5)
+        assert timings() == {"x": 25}
+
+    def test_threads_that_mark_as_fast_as_one_learns_hold_nothing_up(self, monitor, device, clock, monkeypatch):
+        """Each moment that is learned is followed by another that has been passed too."""
+        learn = Timeline._learn
+
+        def learn_and_mark(self, moment):
+            learn(self, moment)
+            self.mark()
+            clock.advance(1)
+
+        with monitor.phase("x"):
+            device.launch(10)
+        monkeypatch.setattr(Timeline, "_learn", learn_and_mark)
+        assert monitor.snapshot(1)["t_x"] == 10
+
+    def test_nothing_is_locked_while_the_device_is_waited_for(self, monitor, device, monkeypatch):
+        """So that other threads' snapshots, and forked processes, do not wait with it."""
+        seen = []
+
+        def synchronize(device_asked):
+            def try_to_lock():
+                for lock in (monitor._lock, monitor._counters._lock, monitor._counters.timeline._lock):
+                    seen.append(lock.acquire(blocking=False))
+                    lock.release()
+
+            thread = threading.Thread(target=try_to_lock)
+            thread.start()
+            thread.join()
+            device.synchronize(device_asked)
+
+        with monitor.phase("x"):
+            device.launch(10)
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        monitor.snapshot(1)
+        assert seen == [True] * 3
+
+
+class TestOverlap:
+    """Outermost phases that overlap count once in the rate, whenever their times become known."""
+
+    @pytest.mark.parametrize("timing", timeline.TIMINGS)
+    def test_one_that_ends_in_a_capture_takes_nothing_from_the_others(self, device, clock, timing):
+        monitor = ThroughputMonitor("cuda:0", 1, clock, timing)
+        first, second = monitor.phase("first"), monitor.phase("second")
+        first.__enter__()
+        second.__enter__()
+        clock.advance(10)
+        first.__exit__(None, None, None)
+        with device.capture():
+            second.__exit__(None, None, None)
+        monitor.record_samples(100)
+        snapshot = monitor.snapshot(1)
+        assert "t_second" not in snapshot
+        assert (snapshot["t_first"], snapshot["samples_per_sec"]) == (10, 10.0)
+
+    def test_a_long_one_beside_many_short_ones_keeps_little(self, monitor, device, clock):
+        async def short():
+            for _ in range(6_000):
+                with monitor.phase("short"):
+                    device.launch(1)
+                clock.advance(1)
+                await asyncio.sleep(0)
+
+        async def long():
+            with monitor.phase("long"):
+                await asyncio.gather(asyncio.ensure_future(short()))
+
+        sizes = []
+
+        async def watch(task):
+            while not task.done():
+                for _, strand in monitor._counters.strands:
+                    sizes.extend(
+                        len(node.covered.pending) for node in strand.places() if isinstance(node.covered, Span)
+                    )
+                await asyncio.sleep(0)
+
+        async def main():
+            task = asyncio.ensure_future(long())
+            await watch(task)
+
+        asyncio.run(main())
+        monitor.record_samples(6_000)
+        snapshot = monitor.snapshot(1)
+        assert (snapshot["t_short"], snapshot["t_long"]) == (6_000, 6_000)
+        assert snapshot["samples_per_sec"] == 1.0
+        assert max(sizes) < 10_000
+
+    def test_moments_follow_each_other_as_they_were_marked_and_the_clocks_numbers_before_them(self, monitor):
+        mark = monitor._counters.now()
+        first, second = mark(), mark()
+        assert second >= first
+        assert not first >= second
+        assert first >= 8_000.0
+        assert not first <= 8_000.0
+
+
 class TestTheEventsThemselves:
     def test_their_number_does_not_grow_with_the_run(self, monitor, device):
         for step in range(1, 200):
@@ -345,7 +504,9 @@ class TestTheEventsThemselves:
         with monitor.phase("forward"):
             device.launch(5)
             device.current_device = 0
+        device.calls.clear()
         assert monitor.snapshot(1)["t_forward"] == 5
+        assert {asked for _, asked in device.calls} == {"cuda:1"}
 
     def test_an_error_of_the_device_passes_and_loses_nothing(self, monitor, device, monkeypatch, timings):
         with monitor.phase("forward"):
