@@ -375,6 +375,11 @@ class Counters:
         self.timeline = self._timeline()
         assert self.timeline is not None
         self.timeline.begin_idle()
+        for _, strand in self.strands:
+            for node in strand.places():
+                seconds, entries = node.total()
+                # With the entries so far, by which a snapshot tells that a phase ended, in no time, as it may.
+                node.seconds = Span(known=seconds, settled=entries)
         for phase in list(self.phases.values()):
             phase._clock = self.timeline.mark
 

@@ -103,9 +103,9 @@ class Span:
 
     __slots__ = ("known", "pending", "settled")
 
-    def __init__(self, *pending: tuple[Moment | float, Moment | float], known: float = 0) -> None:
+    def __init__(self, *pending: tuple[Moment | float, Moment | float], known: float = 0, settled: int = 0) -> None:
         self.known = known
-        self.settled = 0
+        self.settled = settled
         self.pending = deque(pending)
 
     def __iadd__(self, other: Span | float) -> Span:

@@ -447,6 +447,29 @@ class TestOverlap:
         assert not first <= 8_000.0
 
 
+class TestFromTheClockToTheDevice:
+    """The device is found while the program runs."""
+
+    def test_what_a_phase_took_before_and_after_adds_up(self, device, clock):
+        monitor = ThroughputMonitor("cpu", 1, clock, timing="events")
+        with monitor.phase("x"):
+            clock.advance(3)
+        monitor._measure_on(torch.device("cuda:0"))
+        with monitor.phase("x"):
+            device.launch(4)
+        assert monitor.snapshot(1)["t_x"] == 7
+
+    def test_a_phase_that_then_ends_in_no_time_is_there(self, device, clock):
+        monitor = ThroughputMonitor("cpu", 1, clock, timing="events")
+        with monitor.phase("x"):
+            clock.advance(3)
+        monitor.snapshot(1)
+        monitor._measure_on(torch.device("cuda:0"))
+        with monitor.phase("x"):
+            pass
+        assert monitor.snapshot(2)["t_x"] == 0
+
+
 class TestTheEventsThemselves:
     def test_their_number_does_not_grow_with_the_run(self, monitor, device):
         for step in range(1, 200):
