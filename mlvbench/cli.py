@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -261,11 +262,22 @@ def _prints(options: argparse.Namespace) -> bool:
 
 
 def _write_page(path: str, make: Callable[[], str]) -> None:
+    _check_is_page(path)
     shown = make()
     try:
         replace_file(path, lambda file: file.write(shown))
     except OSError as error:
         raise BadUsage(f"cannot write {path!r}: {error.strerror or error}") from None
+
+
+def _check_is_page(path: str) -> None:
+    """Refuses to replace what is no page: a slip would cost a run's records, or the script."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                begins = file.read(len(page.BEGINS))
+            if begins and begins != page.BEGINS.encode():
+                raise BadUsage(f"--html would replace {path!r}, which is no page: give it another name")
 
 
 def _summary_with_steps(run: Run, *, include_warmup: bool) -> Summary:

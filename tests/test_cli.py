@@ -111,11 +111,27 @@ class TestPage:
         assert err.startswith(f"mlvbench {command[0]}: cannot write '{path}': ")
         assert (out, err.count("\n")) == ("", 1)
 
+    @pytest.mark.parametrize("path", [f"{OLD}/0.jsonl", "train.py"])
+    def test_what_is_no_page_is_not_replaced(self, capsys, folder, path):
+        (folder / "train.py").write_text("import torch\n")
+        before = (folder / path).read_bytes()
+        assert cli.main(["report", "--html", path]) == 2
+        message = f"mlvbench report: --html would replace '{path}', which is no page: give it another name\n"
+        assert capsys.readouterr() == ("", message)
+        assert (folder / path).read_bytes() == before
+
+    def test_a_page_and_an_empty_file_are_replaced(self, folder):
+        (folder / "page.html").touch()
+        for run in (OLD, NEW):
+            assert cli.main(["report", run, "--html", "page.html"]) == 0
+            assert run in (folder / "page.html").read_text(encoding="utf-8")
+
     def test_what_was_there_stays_until_the_new_one_is_whole(self, folder, monkeypatch):
-        (folder / "page.html").write_text("old")
+        old = "<!DOCTYPE html>\nold"
+        (folder / "page.html").write_text(old)
         monkeypatch.setattr(os, "fsync", lambda descriptor: exec("raise OSError(28, 'No space left on device')"))
         assert cli.main(["report", OLD, "--html", "page.html"]) == 2
-        assert (folder / "page.html").read_text() == "old"
+        assert (folder / "page.html").read_text() == old
         assert sorted(path.name for path in folder.iterdir()) == ["mlvbench-runs", "page.html"]
 
     @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="there is no such device")

@@ -178,6 +178,10 @@ class TestFigures:
             [0, 8, 0, -8, 0] if rank == 5 else [0] * 5 for rank in range(8)
         ]
 
+    def test_of_two_ranks_the_median_is_in_between(self):
+        heat = charts(training(2, extra={1: {"forward": 8}}, noise=0))["Ranks"]
+        assert [[round(more, 4) for more in column] for column in heat["more"]] == [[0, -4, 0, 4, 0], [0, 4, 0, -4, 0]]
+
     def test_the_steps_are_those_that_were_counted(self):
         def steps(*numbers, again=(), every=None):
             processes = [[record(step, {"a": 1}, wall=1) for step in series] for series in (numbers, again) if series]

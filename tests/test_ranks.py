@@ -15,7 +15,7 @@ from test_report import NAMES, Stream, drawn, markdown
 from test_summary import record, run_of, runs
 
 from mlvbench.report import export
-from mlvbench.report.ranks import LEVEL, Spread, exceptional, shares, spreads, stopped_early, stragglers
+from mlvbench.report.ranks import LEVEL, Spread, can_tell, exceptional, shares, spreads, stopped_early, stragglers
 from mlvbench.report.summary import summarize
 from mlvbench.runs import Run
 
@@ -210,6 +210,9 @@ class TestStragglers:
         for snapshots in (1, least - 1, least):
             run = training(ranks, snapshots, extra={1: {"forward": 20}}, noise=0)
             assert (named(run) != []) == (snapshots == least)
+            assert can_tell(summarize(run)) == (snapshots == least)
+            words = "too few snapshots to tell whether a rank is slower than the others: run with a smaller --every"
+            assert (words in drawn(run)) == (snapshots != least)
 
     @pytest.mark.parametrize("ranks", [2, 4, 16])
     def test_ranks_that_are_alike_are_named_as_rarely_as_promised(self, ranks):

@@ -16,10 +16,10 @@ import math
 from html import escape
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from mlvbench.report.intervals import median
 from mlvbench.report.ranks import shares
 from mlvbench.report.summary import account, in_order
 from mlvbench.report.text import OTHER, Unit, comparison_sheet, printable, report_sheet
@@ -42,6 +42,8 @@ POINTS = 2_000
 ECHARTS = "6.1.0"
 # Of what is drawn; the table has all digits that it has in the terminal.
 DIGITS = 6
+BEGINS = "<!DOCTYPE html>"
+"""What the file of a page begins with."""
 _FILES = Path(__file__).with_name("page_files")
 _LICENCES = ("NOTICE", "LICENSE", "LICENSE-d3", "LICENSE-zrender")
 

@@ -205,11 +205,25 @@ def exceptional(values: Mapping[int, Sequence[float]], tests: int) -> dict[int, 
     Returns:
         For each rank how likely it is at most that any rank is there as often in any of the tests.
     """
-    few = max(int(len(values) * EXCEPTIONS), 1)
+    few = _exceptions(len(values))
     limits = [sorted(block, reverse=True)[few] for block in zip(*values.values(), strict=True)]
     number, chance = len(limits), few / len(values)
     tails = [min(_tail(number, chance, count) * tests * len(values), 1.0) for count in range(number + 1)]
     return {rank: tails[sum(map(float.__gt__, mine, limits))] for rank, mine in values.items()}
+
+
+def can_tell(summary: Summary) -> bool:
+    """Tells whether there are snapshots enough that a rank which is always slower than the others could be named."""
+    ranks = _comparable(summary.ranks)
+    if len(ranks) < 2:
+        return True
+    blocks = len(_blocks(min(len(intervals.steps) for intervals in ranks.values())))
+    chance = _exceptions(len(ranks)) / len(ranks)
+    return chance**blocks * (len(summary.phases) + 1) * len(ranks) < LEVEL
+
+
+def _exceptions(ranks: int) -> int:
+    return max(int(ranks * EXCEPTIONS), 1)
 
 
 def _tail(number: int, chance: float, count: int) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlvbench.report.diagnosis import diagnose
-from mlvbench.report.ranks import spreads, stopped_early, stragglers
+from mlvbench.report.ranks import can_tell, spreads, stopped_early, stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -124,6 +124,10 @@ def _notes(run: Run, summary: Summary) -> list[str]:
         notes.append("self, share: without nested phases; mean: with them; sd: its standard deviation over snapshots")
     if sum(steps > 0 for steps in summary.steps.values()) > 1:
         notes.append("min, max: the least and the most of the ranks' means; slowest: the rank that has the most")
+        if not can_tell(summary):
+            notes.append(
+                "too few snapshots to tell whether a rank is slower than the others: run with a smaller --every"
+            )
     if summary.overlap > 0:
         notes.append(
             f"phases add up to {summary.share(summary.wall + summary.overlap):.1%} of the wall time with other: "
