@@ -16,7 +16,7 @@ from asyncio import current_task
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mlvbench import ranges
+from mlvbench.ranges import asked, open_range
 from mlvbench.timeline import Moment, Span, Timeline
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Strand:
         """Lets the profiler that is running show that a phase is entered."""
         self.lane.irregular = True
         task = current_task() if running_loop() is not None else None
-        self.ranges.append((phase, None if task is None else weakref.ref(task), ranges.open_range(phase.name)))
+        self.ranges.append((phase, None if task is None else weakref.ref(task), open_range(phase.name)))
 
     def close_range(self, phase: Phase) -> None:
         """Lets it show that it is left."""
@@ -472,7 +472,7 @@ class Phase:
         lane = self._this_thread.lane
         if running_loop() is not None:
             lane = lane.strand.lane_to_enter()
-        if ranges.asked._is_profiler_enabled:
+        if asked._is_profiler_enabled:
             lane.strand.open_range(self)
         clock = self._clock
         here = lane.here
@@ -496,18 +496,19 @@ class Phase:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        end: float | Moment = 0
-        if error is None:
-            clock = self._clock
-            try:
-                end = clock()
-            except BaseException:
-                self._this_thread.strand.leave(self, 0, completed=False)
-                raise
+        if error is not None:
+            self._this_thread.strand.leave(self, 0, completed=False)
+            return
+        clock = self._clock
+        try:
+            end = clock()
+        except BaseException:
+            self._this_thread.strand.leave(self, 0, completed=False)
+            raise
         lane = self._this_thread.lane
         node = lane.here
-        if node.phase is not self or lane.irregular or error is not None:
-            lane.strand.leave(self, end, error is None)
+        if node.phase is not self or lane.irregular:
+            lane.strand.leave(self, end, completed=True)
             return
         lane.here = node.parent  # type: ignore[assignment]  # only the root has none
         node.seconds += end - node.start

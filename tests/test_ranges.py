@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mlvbench import ranges
+from mlvbench import phases
 from mlvbench.autoprofile import autoprofile
 from mlvbench.monitoring import ThroughputMonitor
 
@@ -178,7 +178,7 @@ class TestTorchsProfiler:
         assert tree(ours) == [*step, *step, "data"]
 
     def test_opens_nothing_where_none_is_running(self, monitor, monkeypatch):
-        monkeypatch.setattr(ranges, "open_range", None)
+        monkeypatch.setattr(phases, "open_range", None)
         with monitor.phase("forward"), pytest.raises(KeyError), monitor.phase("inner"):
             raise KeyError
         assert "t_forward" in monitor.snapshot(1)
@@ -189,7 +189,7 @@ class TestNsight:
     def markers(self, monkeypatch):
         """NVTX, written down, in a process that Nsight Systems has started."""
         said = []
-        monkeypatch.setattr(ranges, "asked", types.SimpleNamespace(_is_profiler_enabled=True))
+        monkeypatch.setattr(phases, "asked", types.SimpleNamespace(_is_profiler_enabled=True))
         monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)
         monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: said.append("pop"))
         return said
@@ -208,7 +208,7 @@ class TestNsight:
         assert tree(trace(taken)) == ["forward"]
 
     def test_harms_nothing_in_a_pytorch_without_cuda(self, monitor, monkeypatch):
-        monkeypatch.setattr(ranges, "asked", types.SimpleNamespace(_is_profiler_enabled=True))
+        monkeypatch.setattr(phases, "asked", types.SimpleNamespace(_is_profiler_enabled=True))
         with monitor.phase("forward"):
             pass
         assert "t_forward" in monitor.snapshot(1)
