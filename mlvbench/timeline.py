@@ -199,16 +199,16 @@ class Timeline:
         if number % _LOOK_EVERY == 0:
             self._when_long()
         self._last = moment = Moment(number, self._this_thread.latest)
-        if self._device.is_elsewhere():
-            moment.seconds = self._clock()
-        elif self._device.is_capturing():
-            moment.seconds = math.nan
-        elif self.timing == "events" and (self._anchor is not None or self._begin()):
+        if self.timing == "events" and self._can_record():
             moment.event = self._device.record(self._take_event())
             self._marked.append(moment)
         else:
             moment.seconds = self._clock() if self._device.wait() else math.nan
         return moment
+
+    def _can_record(self) -> bool:
+        device = self._device
+        return not device.is_elsewhere() and not device.is_capturing() and (self._anchor is not None or self._begin())
 
     def _take_event(self) -> Any:
         try:
