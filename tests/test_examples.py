@@ -27,7 +27,7 @@ TESTED_ELSEWHERE = {"log_to_mlflow.py", "log_to_tensorboard.py", "log_to_wandb.p
 
 
 def test_each_example_is_here():
-    others = {"digits.py", "distributed.py", "plain_script.py", *TESTED_ELSEWHERE}
+    others = {"digits.py", "distributed.py", "phases_to_log.py", "plain_script.py", *TESTED_ELSEWHERE}
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*PHASES, *others}
 
 
