@@ -19,7 +19,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from mlvbench import device, monitoring, phases, profiling, progress, ranges, records, timeline
+from mlvbench import device, monitoring, phases, profiling, progress, ranges, recorder, records, timeline
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 from mlvbench.profiling import Profile, current_graph_task, hide_this_frame
 from mlvbench.wrapping import run_while_tracing
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from mlvbench.monitoring import ThroughputMonitor
     from mlvbench.timeline import Timing
 
 __all__ = ["autoprofile"]
@@ -65,23 +65,44 @@ def autoprofile(
         monitor.save("throughput.json")
         ```
     """
-    return Block(Profile(record_every_n_steps, clock, timing))
+    return Block(record_every_n_steps, clock, timing)
 
 
 class Block:
-    """A `with` block that is profiled; gives the monitor."""
+    """A `with` block that is profiled; gives the monitor.
 
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
+    Args:
+        record_every_n_steps: As for `ThroughputMonitor`.
+        clock: As for `ThroughputMonitor`.
+        timing: As for `ThroughputMonitor`.
+        when_begun: Called at the first seam that is reached.
+
+    Attributes:
+        monitor: What the phases are accounted to.
+        profile: What the stand-ins tell what passes; `None` where the monitor is disabled.
+    """
+
+    def __init__(
+        self,
+        record_every_n_steps: int | None,
+        clock: Callable[[], float] = time.perf_counter,
+        timing: Timing = "events",
+        when_begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock, timing)
+        every = self.monitor.record_every_n_steps
+        self.profile = None if every is None else Profile(recorder_of(self.monitor), every, when_begun)
         self._remove: Callable[[], None] = lambda: None
 
     def __enter__(self) -> ThroughputMonitor:
-        if self.profile.monitor.enabled:
+        if self.profile is not None:
             self._remove = install(self.profile)
-        return self.profile.monitor
+        return self.monitor
 
     def __exit__(self, *error: object) -> None:
         self._remove()
+        if self.profile is None:
+            return
         self.profile.finish()
         if self.profile.error is not None:
             message = f"profiling ended at an error of its own, please report it: {self.profile.error!r}"
@@ -103,7 +124,7 @@ def install(profile: Profile) -> Callable[[], None]:
     return remove
 
 
-_OURS = (profiling, progress, monitoring, phases, timeline, ranges, records, device)
+_OURS = (profiling, progress, monitoring, recorder, phases, timeline, ranges, records, device)
 """What the stand-ins call."""
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import functools
-import math
 import operator
-import threading
 import time
 import warnings
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from torch.compiler import is_dynamo_compiling
 
 from mlvbench import patching, records, wrapping
 from mlvbench.device import Device
 from mlvbench.patching import Handle
-from mlvbench.phases import SEPARATOR, Counters, Reading
+from mlvbench.phases import SEPARATOR
+from mlvbench.recorder import Recorder
 from mlvbench.timeline import TIMINGS
 
 if TYPE_CHECKING:
@@ -45,10 +44,6 @@ class _NoPhases(dict[str, AbstractContextManager[None]]):
 
     def __missing__(self, name: str) -> AbstractContextManager[None]:
         return _NOTHING
-
-
-class _Subscription(NamedTuple):
-    callback: Callable[[dict[str, float]], object]
 
 
 class ThroughputMonitor:
@@ -101,56 +96,36 @@ class ThroughputMonitor:
         self._record_every_n_steps = _checked_interval(record_every_n_steps)
         self._clock = clock
         self._timing = timing
-        self._subscriptions: list[_Subscription] = []
-        self._forget()
-        self._start()
-
-    def _forget(self) -> None:
-        """Has no past: at the start, and in a forked process, which has its parent's."""
-        self._lock = threading.RLock()
-        self._records: list[Record] = []
         self._last_step: int | None = None
-        self._stride: int | None = None
-        self._is_owed = False
+        self._start([])
 
-    def _start(self) -> None:
+    def _start(self, records: Sequence[Record]) -> None:
         """Begins the first interval."""
-        self._counters = Counters(self._clock, self._device if self._device.is_accelerator else None, self._timing)
-        self._phases: Mapping[str, AbstractContextManager[None]] = _NoPhases()
-        self._baseline = Reading()
-        if self.enabled:
-            self._phases = self._counters.phases
-            self._interval_start = self._clock()
-            self._device.take_memory()
-
-    def _measure_on(self, device: torch.device) -> None:
-        """Turns to the device that the program is found to work on."""
-        with self._lock:
-            self._device = Device(device)
-            self._counters.measure_on(self._device)
-            self._device.take_memory()
+        self._recorder = Recorder(self._device, self._clock, self._timing, records) if self.enabled else None
+        self._phases: Mapping[str, AbstractContextManager[None]] = (
+            self._recorder.counters.phases if self._recorder else _NoPhases()
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles keep settings and records; counting begins anew in them, with no subscriber."""
-        dropped = ("_lock", "_counters", "_phases", "_baseline", "_interval_start")
-        state = {name: value for name, value in vars(self).items() if name not in dropped}
-        return {**state, "_records": self.records, "_subscriptions": []}
+        state = {name: value for name, value in vars(self).items() if name not in ("_recorder", "_phases")}
+        return {**state, "_device": Device(self.device), "records": self.records}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._lock = threading.RLock()
+        records = state.pop("records")
         vars(self).update(state)
-        self._start()
+        self._start(records)
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(device={str(self.device)!r}, "
-            f"record_every_n_steps={self.record_every_n_steps}, records={len(self._records)})"
+            f"record_every_n_steps={self.record_every_n_steps}, records={len(self.records)})"
         )
 
     @property
     def device(self) -> torch.device:
         """The device on whose timeline phases are timed, and whose memory is reported."""
-        return self._device.device
+        return self._device.device if self._recorder is None else self._recorder.device
 
     @property
     def timing(self) -> Timing:
@@ -158,8 +133,7 @@ class ThroughputMonitor:
 
         Where events were asked for and the device turns out to have none that tell times, it is "synchronize".
         """
-        timeline = self._counters.timeline
-        return self._timing if timeline is None else timeline.timing
+        return self._timing if self._recorder is None else self._recorder.timing
 
     @property
     def record_every_n_steps(self) -> int | None:
@@ -179,7 +153,7 @@ class ThroughputMonitor:
     @property
     def records(self) -> list[dict[str, float]]:
         """The snapshots so far, oldest first; a copy, so that changing it changes nothing here."""
-        return [dict(record) for record in self._records]
+        return [] if self._recorder is None else [dict(record) for record in self._recorder.records]
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Accounts the time of a `with` block to a phase.
@@ -306,12 +280,13 @@ class ThroughputMonitor:
             TypeError: For something that is not an integer.
             ValueError: For a negative number.
         """
-        if self._is_off("record_samples"):
+        recorder = self._recorder_for("record_samples")
+        if recorder is None:
             return
         samples = _checked_integer("count", count)
         if samples < 0:
             raise ValueError(f"count must not be negative, got {samples}")
-        self._counters.add_samples(samples)
+        recorder.counters.add_samples(samples)
 
     def step(self, step: SupportsIndex) -> dict[str, float] | None:
         """Registers a completed step; the phases of the thread that calls it make the accounted time.
@@ -320,31 +295,26 @@ class ThroughputMonitor:
             step: Its number, of the kinds that `record_samples` takes.
 
         Returns:
-            A snapshot where one is due, else `None`. It is due at a multiple of `record_every_n_steps`, and where
-            one was jumped over since the last call; a counter that jumps in even strides of which a later one lands
-            on a multiple waits for that.
+            A snapshot where one is due, else `None`. It is due where `step // record_every_n_steps` is larger than at
+            the last call, so that a counter which jumps over a multiple loses no interval; at the first call, where
+            the step is a multiple.
 
         Raises:
             TypeError: For something that is not an integer.
         """
-        if self._is_off("step"):
+        recorder = self._recorder_for("step")
+        if recorder is None:
             return None
         number = _checked_integer("step", step)
-        self._counters.mark_loop()
-        return self.snapshot(number) if self._is_due(number) else None
+        recorder.counters.mark_loop()
+        return recorder.snapshot(number) if self._is_due(number) else None
 
     def _is_due(self, step: int) -> bool:
         every = self._record_every_n_steps
         assert every is not None
-        last, self._last_step = self._last_step, step
-        strode, self._stride = self._stride, step - (last or 0)
-        if last is not None:
-            jumped_over_one = step // every > last // every
-            self._is_owed = jumped_over_one or (self._is_owed and step >= last)
-        lands_later = self._stride == strode and step % math.gcd(self._stride, every) == 0
-        due = step % every == 0 or (self._is_owed and not lands_later)
-        self._is_owed = self._is_owed and not due
-        return due
+        last = step - 1 if self._last_step is None else self._last_step
+        self._last_step = step
+        return step // every > last // every
 
     def snapshot(self, step: SupportsIndex) -> dict[str, float] | None:
         """Takes a snapshot now, whatever the step: for the tail of a run.
@@ -365,74 +335,14 @@ class ThroughputMonitor:
         Raises:
             TypeError: For a step that is not an integer.
         """
-        if self._is_off("snapshot"):
-            return None
-        return self._snapshot(_checked_integer("step", step))
-
-    def _snapshot(self, step: int, end: float | None = None) -> dict[str, float]:
-        """Takes a snapshot; of an interval that ends at a moment of the past, if one is given."""
-        self._counters.catch_up()
-        with self._lock:
-            record = self._take(step, self._clock() if end is None else end)
-            self._records.append(record)
-        self._publish(record)
-        return dict(record)
-
-    def _take(self, step: int, end: float) -> Record:
-        """Ends the interval and begins the next."""
-        start = self._interval_start
-        before, now = self._baseline, self._counters.read()
-        memory = self._device.take_memory()
-        self._baseline, self._interval_start = now, end
-        loop = self._counters.loop_strand()
-        seconds = {}
-        for key, (total, ended) in now.phases.items():
-            total_before, ended_before = before.phases.get(key, (0, 0))
-            if (total, ended) != (total_before, ended_before):
-                seconds[key] = total - total_before
-        return records.make_record(
-            step,
-            seconds,
-            samples=now.samples - before.samples,
-            accounted=now.accounted.get(loop, 0) - before.accounted.get(loop, 0),
-            wall=end - start,
-            memory=memory,
-        )
-
-    def _end_of_phases(self, left: float) -> float:
-        """Waits for the device; returns when it was done with the phases that the host left at a moment."""
-        timeline = self._counters.timeline
-        return left if timeline is None else timeline.idle_since()
-
-    def _ended_since_the_last(self) -> list[str]:
-        """The places in the tree where phases have ended since the last snapshot."""
-        before = self._baseline.phases
-        return [key for key, value in self._counters.read().phases.items() if value != before.get(key, (0, 0))]
-
-    def _is_recorded(self, step: int) -> bool:
-        """Whether the last snapshot has all samples, and is of this step."""
-        has_all = self._counters.read().samples == self._baseline.samples
-        return has_all and bool(self._records) and self._records[-1]["step"] == step
-
-    def _publish(self, record: Record) -> None:
-        failures = []
-        for subscription in list(self._subscriptions):
-            try:
-                subscription.callback(dict(record))
-            except Exception as error:
-                self._unsubscribe(subscription)
-                failures.append(f"subscriber {subscription.callback!r} raised {error!r} and gets no more snapshots")
-        for failure in failures:
-            warnings.warn(failure, RuntimeWarning, stacklevel=3)
+        recorder = self._recorder_for("snapshot")
+        return None if recorder is None else recorder.snapshot(_checked_integer("step", step))
 
     def reset(self) -> None:
         """Starts a new interval: what was accounted since the last snapshot is in none."""
-        if self._is_off("reset"):
-            return
-        self._counters.catch_up()
-        with self._lock:
-            self._baseline, self._interval_start = self._counters.read(), self._clock()
-            self._device.take_memory()
+        recorder = self._recorder_for("reset")
+        if recorder is not None:
+            recorder.reset()
 
     def subscribe(self, callback: Callable[[dict[str, float]], object]) -> Handle:
         """Calls a function with every snapshot from now on.
@@ -448,16 +358,21 @@ class ThroughputMonitor:
         Raises:
             TypeError: For something that cannot be called.
         """
-        if not self.enabled:
+        if self._recorder is None:
             return Handle(lambda: None)
         if not callable(callback):
             raise TypeError(f"callback must be a function of a snapshot, got {callback!r}")
-        subscription = _Subscription(callback)
-        self._subscriptions.append(subscription)
-        return Handle(lambda: self._unsubscribe(subscription))
 
-    def _unsubscribe(self, subscription: _Subscription) -> None:
-        self._subscriptions = [kept for kept in self._subscriptions if kept is not subscription]
+        def call(snapshot: Record) -> None:
+            try:
+                callback(snapshot)
+            except Exception as error:
+                unsubscribe()
+                message = f"subscriber {callback!r} raised {error!r} and gets no more snapshots"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+        unsubscribe = self._recorder.subscribe(call)
+        return Handle(unsubscribe)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all records to a file, whole or not at all.
@@ -472,19 +387,25 @@ class ThroughputMonitor:
         if self.enabled:
             records.save(self.records, path)
 
-    def _is_off(self, method: str) -> bool:
-        """Whether the method does nothing: in a disabled monitor, and where it is compiled, which is said."""
-        if self.enabled and is_dynamo_compiling():
+    def _recorder_for(self, method: str) -> Recorder | None:
+        """The recorder; `None` where a method does nothing: disabled, or (with a warning) compiled."""
+        if self._recorder is not None and is_dynamo_compiling():
             wrapping.warn_uncounted(method)
-            return True
-        return not self.enabled
+            return None
+        return self._recorder
 
     def _phase(self, name: Any) -> Phase:
         if not isinstance(name, str):
             raise TypeError(f"a phase's name must be a string, got {name!r}")
         if not name or SEPARATOR in name:
             raise ValueError(f"a phase's name must be a non-empty string without {SEPARATOR!r}, got {name!r}")
-        return self._counters.phase(str.__str__(name))  # of a string enumeration's member, the value
+        return recorder_of(self).phase(str.__str__(name))  # of a string enumeration's member, the value
+
+
+def recorder_of(monitor: ThroughputMonitor) -> Recorder:
+    """Returns what an enabled monitor records with, for the other parts of this package."""
+    assert monitor._recorder is not None
+    return monitor._recorder
 
 
 def _checked_interval(value: Any) -> int | None:

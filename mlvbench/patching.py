@@ -35,14 +35,14 @@ _lock = threading.RLock()
 class Handle:
     """Undoes what gave it: with `remove()`, or at the end of a `with` block."""
 
-    def __init__(self, undo: Callable[[], None]) -> None:
+    def __init__(self, undo: Callable[[], object]) -> None:
         self._undo = undo
 
     def remove(self) -> None:
         """Undoes it. A second call does no more, but for tidying what could not be reached before."""
         self._undo()
 
-    def __reduce__(self) -> tuple[type[Handle], tuple[Callable[[], None]]]:
+    def __reduce__(self) -> tuple[type[Handle], tuple[Callable[[], object]]]:
         """A copy of an instrumented object is not instrumented: its handle has nothing to undo."""
         return Handle, (_nothing,)
 

@@ -1,4 +1,4 @@
-"""What happens at the seams of torch, as phases, samples and steps of a monitor.
+"""What happens at the seams of torch, as phases, samples and steps of a recorder.
 
 What is noted beside the phases is guarded: an error of ours ends the profiling, and not the training.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from torch.optim import Optimizer
 from torch.utils.data import get_worker_info
 
 from mlvbench.device import accelerator_of
-from mlvbench.monitoring import ThroughputMonitor
 from mlvbench.progress import Samples, Steps, parameters_of, tensors_in
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from mlvbench.phases import Phase
-    from mlvbench.timeline import Timing
+    from mlvbench.recorder import Recorder
 
 NAMES = {"data", "forward", "inference", "loss", "backward", "optimizer"}
 """The phases that the seams make."""
@@ -52,30 +50,26 @@ class _Thread(threading.local):
 class Profile:
     """What the stand-ins in torch's seams share: they tell it what passes, and it opens and closes the phases.
 
+    Args:
+        recorder: What the phases are accounted to, and what takes the snapshots.
+        every: Steps between two snapshots.
+        when_begun: Called at the first seam that is reached.
+
     Attributes:
         is_on: Whether the stand-ins are to do anything.
-        monitor: What the phases are accounted to.
         thread: What the current thread is in the middle of.
         error: The error of ours that ended the profiling, if one did.
     """
 
-    def __init__(
-        self,
-        record_every_n_steps: int | None,
-        clock: Callable[[], float] = time.perf_counter,
-        timing: Timing = "events",
-        when_begun: Callable[[], object] = lambda: None,
-        when_recorded: Callable[[dict[str, float]], object] = lambda _: None,
-    ) -> None:
-        self.monitor = ThroughputMonitor("cpu", record_every_n_steps, clock, timing)
+    def __init__(self, recorder: Recorder, every: int, when_begun: Callable[[], object] = lambda: None) -> None:
         self.thread = _Thread()
         self.error: Exception | None = None
-        self._counters = self.monitor._counters
-        self._phases = self._counters.phases
-        self._every = record_every_n_steps or 1
-        self._clock = clock
+        self._recorder = recorder
+        self._counters = recorder.counters
+        self._phases = recorder.counters.phases
+        self._clock = recorder.clock
+        self._every = every
         self._when_begun = when_begun
-        self._when_recorded = when_recorded
         self.is_on = False
         self._begin_anew()
 
@@ -90,31 +84,25 @@ class Profile:
     def finish(self) -> None:
         """Takes a snapshot of what there is since the last, if anything.
 
-        It ends where the last seam was left, by the device too; or now, where phases of the script's own may have
-        ended later.
+        The interval ends where the last seam was left, by the device too; or now, where phases of the script's own may
+        have ended later. An error of a subscriber passes.
         """
         if self._is_begun and self.error is None:
             self._steps.ended()
             self._is_begun = False
             try:
-                record = self._take_the_last()
+                last_left = self._recorder.idle_since(self._last_left)
             except RuntimeError:
                 # The device has failed, which the script hears of itself, and tells nothing any more.
                 return
-            if record is not None:
-                self._when_recorded(record)
-
-    def _take_the_last(self) -> dict[str, float] | None:
-        last_left = self.monitor._end_of_phases(self._last_left)
-        ended = {key.rpartition("/")[2] for key in self.monitor._ended_since_the_last()}
-        if not ended and self.monitor._is_recorded(self._steps.count):
-            return None
-        return self.monitor._snapshot(self._steps.count, last_left if ended <= NAMES else self._clock())
+            ended = {key.rpartition("/")[2] for key in self._recorder.ended_phases()}
+            if ended or not self._recorder.has_recorded(self._steps.count):
+                self._recorder.snapshot(self._steps.count, last_left if ended <= NAMES else self._clock())
 
     def forget(self) -> None:
         """Leaves what was counted so far to the process that this one was forked from."""
         self.thread.in_module, self.thread.steps = False, 0
-        self.monitor._forget()
+        self._recorder.forget()
         self._begin_anew()
 
     # What the stand-ins call
@@ -127,7 +115,7 @@ class Profile:
             return None
         if self.thread.steps > beginning:
             self._forget_steps_that_raised()
-        phase = self._phases.get(name) or self.monitor._phase(name)
+        phase = self._phases.get(name) or self._recorder.phase(name)
         try:
             phase.__enter__()
         except BaseException as error:
@@ -142,7 +130,7 @@ class Profile:
         if self.is_on:
             self._is_begun = True
             self._guarded(self._when_begun)
-            self.monitor.reset()
+            self._recorder.reset()
             self._last_left = self._clock()
         return self.is_on
 
@@ -269,7 +257,7 @@ class Profile:
         if count >= self._next_due:
             self._counters.mark_loop()
             self._next_due = count - count % self._every + self._every
-            self._when_recorded(self.monitor._snapshot(count))
+            self._recorder.snapshot(count)
 
     def _forget_steps_that_raised(self, beginning: int = 0) -> None:
         """Closes the phase of steps that are not on the stack any more: their hooks do not hear of an error."""
@@ -281,7 +269,7 @@ class Profile:
     def _measure_on_device_of(self, tensors: Iterable[torch.Tensor]) -> None:
         accelerator = accelerator_of(tensors)
         if accelerator is not None:
-            self.monitor._measure_on(accelerator)
+            self._recorder.measure_on(accelerator)
             self._is_on_its_device = True
 
     def _guarded(self, note: Callable[..., object], *args: object) -> None:

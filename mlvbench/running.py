@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
+    from mlvbench.monitoring import ThroughputMonitor
     from mlvbench.profiling import Profile
     from mlvbench.records import Record
     from mlvbench.runs import RunFile
@@ -120,6 +121,7 @@ class _Process:
 
     def __init__(self, settings: Settings) -> None:
         self.profile: Profile | None = None
+        self._monitor: ThroughputMonitor | None = None
         self._settings = settings
         self._is_first = os.getpid() == settings.process
         # The first process of the run, if it is a Python, has told the others that it will report.
@@ -148,13 +150,13 @@ class _Process:
         import mlvbench.report.intervals
         import mlvbench.report.text
         import mlvbench.runs  # noqa: F401
-        from mlvbench.autoprofile import install
-        from mlvbench.profiling import Profile
+        from mlvbench.autoprofile import Block
+        from mlvbench.monitoring import recorder_of
 
-        self.profile = Profile(
-            self._settings.every, timing=self._settings.timing, when_begun=self._begin, when_recorded=self._record
-        )
-        install(self.profile)
+        block = Block(self._settings.every, timing=self._settings.timing, when_begun=self._begin)
+        self._monitor, self.profile = block.monitor, block.profile
+        recorder_of(self._monitor).subscribe(self._record)
+        block.__enter__()
         for name in {phase.module for phase in self._waiting} - {"__main__"}:
             module = sys.modules.get(name)
             # One that is importing torch is not whole yet: its own hook follows.
@@ -162,12 +164,12 @@ class _Process:
                 self._add_phases(module)
 
     def _add_phases(self, module: ModuleType) -> None:
-        if self.profile is None:
+        if self._monitor is None:
             return  # The module is imported before torch is.
         for phase in [phase for phase in self._waiting if sys.modules.get(phase.module) is module]:
             self._waiting.discard(phase)
             try:
-                self.profile.monitor.instrument(module, {phase.name: phase.path})
+                self._monitor.instrument(module, {phase.name: phase.path})
             except (AttributeError, TypeError) as error:
                 self._wrong.add(phase)
                 if self._prints():
@@ -229,7 +231,7 @@ class _Process:
     def _description(self) -> dict[str, object]:
         from importlib.metadata import PackageNotFoundError, version
 
-        assert self.profile is not None
+        assert self._monitor is not None
         try:
             ours = version("mlvbench")
         except PackageNotFoundError:
@@ -237,8 +239,8 @@ class _Process:
         return {
             "command": self._settings.command,
             "record_every_n_steps": self._settings.every,
-            "timing": self.profile.monitor.timing,
-            "device": str(self.profile.monitor.device),
+            "timing": self._monitor.timing,
+            "device": str(self._monitor.device),
             "started": self._settings.started,
             "mlvbench": ours,
             "torch": sys.modules["torch"].__version__,

@@ -20,8 +20,7 @@ from vit import Vit, train
 
 from mlvbench.autoprofile import SEAMS, Block, autoprofile
 from mlvbench.device import accelerator_of
-from mlvbench.monitoring import ThroughputMonitor
-from mlvbench.profiling import Profile
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
 @pytest.fixture
@@ -445,10 +444,11 @@ def test_an_error_that_a_model_catches_has_no_frame_of_ours():
 
 def test_what_a_signal_handler_of_the_scripts_raises_in_our_code_goes_on_its_way(clock):
     model = Slow(clock, 1)
-    profile = Profile(1, clock, when_recorded=failing)
-    with Block(profile), pytest.raises(OutOfMemory):
+    block = Block(1, clock)
+    recorder_of(block.monitor).subscribe(failing)
+    with block, pytest.raises(OutOfMemory):
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
-    assert profile.error is None
+    assert block.profile.error is None
 
 
 def test_where_all_that_was_reached_raised_the_wall_time_is_what_it_took(clock, times):
@@ -516,12 +516,12 @@ def test_a_step_inside_a_step_that_raised_leaves_the_outer_one_open(clock, times
 
 def test_an_error_of_ours_ends_the_profiling_and_not_the_training(clock, monkeypatch):
     model = Slow(clock, 1)
-    profile = Profile(1, clock)
+    block = Block(1, clock)
     monkeypatch.setattr("mlvbench.progress.length", int)
-    with pytest.warns(RuntimeWarning, match="profiling ended at an error of its own"), Block(profile) as monitor:
+    with pytest.warns(RuntimeWarning, match="profiling ended at an error of its own"), block as monitor:
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
-    assert isinstance(profile.error, TypeError)
-    assert profile.error.__traceback__ is None, "it would hold the batch"
+    assert isinstance(block.profile.error, TypeError)
+    assert block.profile.error.__traceback__ is None, "it would hold the batch"
     assert monitor.records == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulated_device import SimulatedDevice
 
 import mlvbench.device
-from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
 @pytest.fixture
@@ -290,8 +290,8 @@ class TestOtherProcesses:
             "t_outer/childs": 3,
         }
         assert (device.made, device.calls) == (made, calls)
-        assert not monitor._counters.timeline._marked
-        [[_, strand]] = monitor._counters.strands
+        assert not recorder_of(monitor).counters.timeline._marked
+        [[_, strand]] = recorder_of(monitor).counters.strands
         assert not any(node.seconds.pending for node in strand.places() if node.entries)
 
     def test_a_copy_in_this_process_uses_it(self, monitor, device, clock):

@@ -11,6 +11,7 @@ from strategies import NaiveAccount, NaiveSteps, names, programs, sample_counts,
 
 from mlvbench.monitoring import ThroughputMonitor
 from mlvbench.phases import Node
+from mlvbench.recorder import Recorder
 
 
 def same(snapshot: dict, expected: dict) -> None:
@@ -127,7 +128,7 @@ class TestTheTestItself:
             run_state_machine_as_test(self.Unfinished, settings=thorough)
 
     def test_finds_a_phase_that_is_counted_in_two_snapshots(self, monkeypatch):
-        take = ThroughputMonitor._take
+        take = Recorder._take
 
         def keeps_the_baseline(self, step, end):
             baseline = self._baseline
@@ -135,7 +136,7 @@ class TestTheTestItself:
             self._baseline = baseline
             return record
 
-        monkeypatch.setattr(ThroughputMonitor, "_take", keeps_the_baseline)
+        monkeypatch.setattr(Recorder, "_take", keeps_the_baseline)
         self.must_fail()
 
     def test_finds_a_recursion_that_is_counted_twice(self, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedDevice
 
-from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
 @pytest.fixture(params=["cpu", "synchronize", "events"])
@@ -377,7 +377,7 @@ class TestThreads:
             thread.join(10)
         snapshots.append(monitor.snapshot(0))
         assert sum(snapshot["samples"] for snapshot in snapshots) == 8 * rounds
-        entries = {key: ended for key, (_, ended) in monitor._counters.read().phases.items()}
+        entries = {key: ended for key, (_, ended) in recorder_of(monitor).counters.read().phases.items()}
         assert entries["shared"] == 8 * rounds
         assert all(entries[f"shared/own {index}"] == rounds for index in range(8))
 
@@ -391,11 +391,11 @@ class TestThreads:
             thread.start()
             thread.join(10)
         gc.collect()
-        monitor._counters.catch_up()
-        monitor._counters.read()
-        assert len(monitor._counters.strands) == 1
+        recorder_of(monitor).counters.catch_up()
+        recorder_of(monitor).counters.read()
+        assert len(recorder_of(monitor).counters.strands) == 1
         assert timings() == {"work": 0}
-        assert monitor._counters.read().phases["work"] == (0, 50)
+        assert recorder_of(monitor).counters.read().phases["work"] == (0, 50)
 
 
 class TestTasks:
@@ -510,7 +510,7 @@ class TestTasks:
 
         asyncio.run(main())
         assert timings() == {"after": 1}
-        assert monitor._counters._this_thread.strand.tasks == {}
+        assert recorder_of(monitor).counters._this_thread.strand.tasks == {}
 
     def test_a_task_that_is_dropped_with_a_phase_open_is_freed(self, monitor, clock, timings):
         loop = asyncio.new_event_loop()
@@ -545,9 +545,9 @@ class TestTasks:
                 await asyncio.gather(*(work() for _ in range(4)))
 
         asyncio.run(main())
-        assert len(monitor._counters._this_thread.strand.lanes) <= 1 + 4
-        monitor._counters.catch_up()
-        assert monitor._counters.read().phases["work"] == (0, 400)
+        assert len(recorder_of(monitor).counters._this_thread.strand.lanes) <= 1 + 4
+        recorder_of(monitor).counters.catch_up()
+        assert recorder_of(monitor).counters.read().phases["work"] == (0, 400)
 
     def test_a_copied_context_in_a_thread_is_that_thread(self, monitor, clock, timings):
         def decode():

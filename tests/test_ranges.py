@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from mlvbench import phases
 from mlvbench.autoprofile import autoprofile
-from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ class TestTorchsProfiler:
                 patch.setattr(type(monitor.phase("x")), "_clock", property(lambda self: lambda: 1 / 0))
                 with monitor.phase("x"):
                     pass
-            [_, strand] = monitor._counters.strands[0]
+            [_, strand] = recorder_of(monitor).counters.strands[0]
             assert strand.ranges == []
 
     def test_that_begins_or_ends_inside_a_phase_breaks_nothing(self, monitor, trace):
@@ -160,7 +160,7 @@ class TestTorchsProfiler:
         assert tree(trace(taken)) == ["whole"]
         assert len(trace(second)) <= 1
         assert set(monitor.snapshot(1)) >= {"t_outer", "t_outer/whole", "t_outer/begun"}
-        [_, strand] = monitor._counters.strands[0]
+        [_, strand] = recorder_of(monitor).counters.strands[0]
         assert strand.ranges == []
         assert not strand.lane.irregular
 

@@ -15,7 +15,7 @@ from simulated_device import Event, SimulatedDevice
 
 from mlvbench import timeline
 from mlvbench.device import Device
-from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 from mlvbench.timeline import Span, Timeline
 
 
@@ -338,13 +338,13 @@ class TestInTheMiddle:
         class Pool(list):
             def append(self, event):
                 super().append(event)
-                monitor._counters.timeline._pool = list(self)
+                recorder_of(monitor).counters.timeline._pool = list(self)
                 raise KeyboardInterrupt
 
         for _ in range(2):
             with monitor.phase("x"):
                 device.launch(10)
-        monitor._counters.timeline._pool = Pool()
+        recorder_of(monitor).counters.timeline._pool = Pool()
         with pytest.raises(KeyboardInterrupt):
             monitor.snapshot(1)
         with monitor.phase("x"):
@@ -371,7 +371,11 @@ class TestInTheMiddle:
 
         def synchronize(device_asked):
             def try_to_lock():
-                for lock in (monitor._lock, monitor._counters._lock, monitor._counters.timeline._lock):
+                for lock in (
+                    recorder_of(monitor)._lock,
+                    recorder_of(monitor).counters._lock,
+                    recorder_of(monitor).counters.timeline._lock,
+                ):
                     seen.append(lock.acquire(blocking=False))
                     lock.release()
 
@@ -421,7 +425,7 @@ class TestOverlap:
 
         async def watch(task):
             while not task.done():
-                for _, strand in monitor._counters.strands:
+                for _, strand in recorder_of(monitor).counters.strands:
                     sizes.extend(
                         len(node.covered.pending) for node in strand.places() if isinstance(node.covered, Span)
                     )
@@ -439,7 +443,7 @@ class TestOverlap:
         assert max(sizes) < 10_000
 
     def test_moments_follow_each_other_as_they_were_marked_and_the_clocks_numbers_before_them(self, monitor):
-        mark = monitor._counters.now()
+        mark = recorder_of(monitor).counters.now()
         first, second = mark(), mark()
         assert second >= first
         assert not first >= second
@@ -454,7 +458,7 @@ class TestFromTheClockToTheDevice:
         monitor = ThroughputMonitor("cpu", 1, clock, timing="events")
         with monitor.phase("x"):
             clock.advance(3)
-        monitor._measure_on(torch.device("cuda:0"))
+        recorder_of(monitor).measure_on(torch.device("cuda:0"))
         with monitor.phase("x"):
             device.launch(4)
         assert monitor.snapshot(1)["t_x"] == 7
@@ -464,7 +468,7 @@ class TestFromTheClockToTheDevice:
         with monitor.phase("x"):
             clock.advance(3)
         monitor.snapshot(1)
-        monitor._measure_on(torch.device("cuda:0"))
+        recorder_of(monitor).measure_on(torch.device("cuda:0"))
         with monitor.phase("x"):
             pass
         assert monitor.snapshot(2)["t_x"] == 0
@@ -486,8 +490,8 @@ class TestTheEventsThemselves:
             clock.advance(1)
         assert device.made <= 5_000
         assert device.synchronizations == 0
-        seconds = monitor._counters.phases["forward"]
-        [node] = monitor._counters.strands[0][1].lane.root.values()
+        seconds = recorder_of(monitor).counters.phases["forward"]
+        [node] = recorder_of(monitor).counters.strands[0][1].lane.root.values()
         assert node.phase is seconds
         assert len(node.seconds.pending) <= 5_000
         assert timings() == {"forward": 50_000}

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 from worker_datasets import HoldsTheMonitor, Plain, TimedDataset
 
-from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 EXPECTED = [[0, 10], [20, 30], [40, 50]]
 
@@ -46,7 +46,7 @@ class TestDataWorkers:
             assert self.fetch(monitor, dataset, method) == EXPECTED
             assert dataset[1] == 10
         assert timings().keys() == {"data", "decode"}
-        assert monitor._counters.read().phases["decode"][1] == 1
+        assert recorder_of(monitor).counters.read().phases["decode"][1] == 1
 
     def test_workers_started_inside_a_phase(self, monitor, timings, method):
         with monitor.phase("setup"):
