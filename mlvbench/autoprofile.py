@@ -8,26 +8,21 @@ past itself. What happens there it tells a `Profile`.
 from __future__ import annotations
 
 import functools
-import inspect
-import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from mlvbench import device, monitoring, phases, profiling, progress, ranges, recorder, records, timeline
+from mlvbench.dynamo import is_dynamo_compiling, leave_frames_alone, leave_our_frames_alone, run_while_tracing
 from mlvbench.monitoring import ThroughputMonitor, recorder_of
 from mlvbench.profiling import Profile, current_graph_task, hide_this_frame
-from mlvbench.wrapping import run_while_tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import ModuleType
 
     from mlvbench.timeline import Timing
 
@@ -111,8 +106,7 @@ class Block:
 
 def install(profile: Profile) -> Callable[[], None]:
     """Puts a stand-in into each seam, and returns what restores them."""
-    for module in (*_OURS, sys.modules[__name__]):
-        _let_dynamo_past(_functions_of(module))
+    leave_our_frames_alone()
     undo = [*(_put(seam, profile) for seam in SEAMS), _hook_optimizers(profile)]
     profile.is_on = True
 
@@ -122,10 +116,6 @@ def install(profile: Profile) -> Callable[[], None]:
             restore()
 
     return remove
-
-
-_OURS = (profiling, progress, monitoring, recorder, phases, timeline, ranges, records, device)
-"""What the stand-ins call."""
 
 
 # The stand-ins
@@ -243,7 +233,7 @@ SEAMS = (
 def _put(seam: Seam, profile: Profile) -> Callable[[], None]:
     original = getattr(seam.owner, seam.attribute)
     stand_in = seam.stand_in(original, profile)
-    _let_dynamo_past([stand_in])
+    leave_frames_alone([stand_in])
     setattr(seam.owner, seam.attribute, stand_in)
 
     def restore() -> None:
@@ -279,26 +269,3 @@ def _hook_optimizers(profile: Profile) -> Callable[[], None]:
             handle.remove()
 
     return remove
-
-
-def _let_dynamo_past(functions: Iterable[Any]) -> None:
-    """Makes Dynamo leave the frames of functions alone, and still compile what they call.
-
-    All modules share the one stand-in of `__call__`: compiled, its graphs would soon exceed the recompile limit of a
-    function. And what the stand-ins call would be compiled where a graph of the script's ends before it. This is what
-    `torch._dynamo.decorators.skip` does, without importing all of Dynamo.
-    """
-    frames = torch._C._dynamo.eval_frame
-    for function in functions:
-        if hasattr(frames, "set_code_exec_strategy"):
-            strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-            frames.set_code_exec_strategy(function.__code__, strategy)
-        elif hasattr(frames, "skip_code"):
-            frames.skip_code(function.__code__)
-
-
-def _functions_of(module: ModuleType) -> Iterator[Any]:
-    """The functions and methods that a module defines."""
-    for value in vars(module).values():
-        if getattr(value, "__module__", None) == module.__name__:
-            yield from filter(inspect.isfunction, vars(value).values() if isinstance(value, type) else [value])

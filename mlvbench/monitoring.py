@@ -11,10 +11,9 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from torch.compiler import is_dynamo_compiling
-
 from mlvbench import patching, records, wrapping
 from mlvbench.device import Device
+from mlvbench.dynamo import is_dynamo_compiling, warn_uncounted, warn_untimed
 from mlvbench.patching import Handle
 from mlvbench.phases import SEPARATOR
 from mlvbench.recorder import Recorder
@@ -175,7 +174,7 @@ class ThroughputMonitor:
         """
         if is_dynamo_compiling():
             if self.enabled:
-                wrapping.warn_untimed(name)
+                warn_untimed(name)
             return contextlib.nullcontext()
         try:
             return self._phases[name]
@@ -202,7 +201,7 @@ class ThroughputMonitor:
         if not self.enabled:
             return iterable
         if is_dynamo_compiling():
-            wrapping.warn_untimed("data")
+            warn_untimed("data")
             return iterable
         if not hasattr(type(iterable), "__iter__") and not hasattr(type(iterable), "__getitem__"):
             raise TypeError(f"iterate needs an iterable, got {iterable!r}")
@@ -390,7 +389,7 @@ class ThroughputMonitor:
     def _recorder_for(self, method: str) -> Recorder | None:
         """The recorder; `None` where a method does nothing: disabled, or (with a warning) compiled."""
         if self._recorder is not None and is_dynamo_compiling():
-            wrapping.warn_uncounted(method)
+            warn_uncounted(method)
             return None
         return self._recorder
 

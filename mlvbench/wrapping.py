@@ -13,12 +13,12 @@ import inspect
 import operator
 import sys
 import types
-import warnings
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import wrapt
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
+
+from mlvbench.dynamo import is_dynamo_compiling, run_while_tracing, warn_untimed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
@@ -35,50 +35,6 @@ class NamedPhase(Protocol):
 
     def __enter__(self) -> None: ...
     def __exit__(self, *error: Any) -> None: ...
-
-
-_said: set[str] = set()
-
-
-def warn_untimed(name: str) -> None:
-    """Says, once for each phase, that it cannot be timed inside a compiled region."""
-    _warn_once(
-        f"phase {name!r} is inside a region compiled by torch.compile and is not timed there: "
-        "the region runs as one graph; put the phase around the call of the compiled function"
-    )
-
-
-def warn_uncounted(method: str) -> None:
-    """Says, once for each method of the monitor, that it does nothing inside a compiled region."""
-    _warn_once(
-        f"{method}() is inside a region compiled by torch.compile and does nothing there: "
-        "call it outside, next to the call of the compiled function"
-    )
-
-
-def _warn_once(message: str) -> None:
-    if message in _said:
-        return
-    _said.add(message)
-    try:
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
-        # Where warnings are errors it still is one: raised here, it would be an internal error of Dynamo's.
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-def run_while_tracing(function: Callable[..., None]) -> None:
-    """Makes Dynamo call `function` while it traces, and put no call of it into the graph.
-
-    This sets the mark that `torch.compiler.assume_constant_result` sets, since that imports all of Dynamo to do so.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-run_while_tracing(warn_untimed)
-run_while_tracing(warn_uncounted)
 
 
 # Functions

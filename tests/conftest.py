@@ -6,7 +6,7 @@ import torch
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, settings
 
-from mlvbench import wrapping
+from mlvbench import dynamo
 from mlvbench.monitoring import ThroughputMonitor
 
 # How long an example takes says more of the machine than of the code.
@@ -49,6 +49,6 @@ def no_residue() -> Iterator[None]:
     classes = (torch.nn.Module, torch.nn.Linear, torch.nn.CrossEntropyLoss, torch.optim.SGD, torch.optim.Optimizer)
     places = [(cls, name) for cls in classes for name in ("forward", "__call__", "step")]
     before = [vars(cls).get(name) for cls, name in places]
-    wrapping._said.clear()
+    dynamo._said.clear()
     yield
     assert [vars(cls).get(name) for cls, name in places] == before

@@ -18,12 +18,13 @@ MAY_IMPORT = {
     "ranges": {"torch", "mlvbench.device"},
     "phases": {"mlvbench.ranges", "mlvbench.timeline"},
     "records": {"msgspec"},
-    "wrapping": {"wrapt", "torch"},
+    "dynamo": {"torch"},
+    "wrapping": {"wrapt", "torch", "mlvbench.dynamo"},
     "patching": {"torch", "mlvbench.wrapping"},
     "recorder": {"torch", "mlvbench.device", "mlvbench.phases", "mlvbench.records", "mlvbench.timeline"},
     "monitoring": {
-        "torch", "mlvbench.device", "mlvbench.patching", "mlvbench.phases", "mlvbench.records", "mlvbench.recorder",
-        "mlvbench.timeline", "mlvbench.wrapping",
+        "torch", "mlvbench.device", "mlvbench.dynamo", "mlvbench.patching", "mlvbench.phases",
+        "mlvbench.records", "mlvbench.recorder", "mlvbench.timeline", "mlvbench.wrapping",
     },
     "distributed": {"torch", "mlvbench.records"},
     "runs": {"mlvbench.records"},
@@ -32,9 +33,7 @@ MAY_IMPORT = {
         "torch", "mlvbench.device", "mlvbench.phases", "mlvbench.progress", "mlvbench.recorder",
     },
     "autoprofile": {
-        "torch", "mlvbench.device", "mlvbench.monitoring", "mlvbench.phases", "mlvbench.profiling",
-        "mlvbench.progress", "mlvbench.ranges", "mlvbench.recorder", "mlvbench.records", "mlvbench.timeline",
-        "mlvbench.wrapping",
+        "torch", "mlvbench.dynamo", "mlvbench.monitoring", "mlvbench.profiling", "mlvbench.timeline",
     },
     "running": {
         "wrapt", "mlvbench.autoprofile", "mlvbench.monitoring", "mlvbench.profiling", "mlvbench.records",
@@ -102,6 +101,15 @@ def test_only_one_file_knows_a_backend():
             tree = ast.parse(path.read_text())
             names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
             assert not names & {"cuda", "xpu", "mps", "accelerator"}, path
+
+
+def test_only_one_file_knows_dynamo():
+    for path in PACKAGE.rglob("*.py"):
+        if path.stem != "dynamo":
+            tree = ast.parse(path.read_text())
+            names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            assert not names & {"_dynamo", "compiler", "_dynamo_marked_constant"}, path
+            assert not {"torch.compiler", "torch._dynamo"} & set(imports_of(path)), path
 
 
 def loads_torch(statement):
