@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from mlvbench.timeline import Timing
+    from mlvbench.counting.timeline import Timing
 
 __all__ = ["autoprofile"]
 

@@ -10,20 +10,20 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
+from mlvbench.counting.timeline import TIMINGS
 from mlvbench.records import BadRecords, replace_file
 from mlvbench.report import compare, export, page, text, to_text, write
 from mlvbench.report.summary import summarize
 from mlvbench.report.text import printable
 from mlvbench.runs import newest_run, read_run
-from mlvbench.timeline import TIMINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mlvbench.counting.timeline import Timing
     from mlvbench.report.summary import Summary
     from mlvbench.report.text import Sheet
     from mlvbench.runs import Run
-    from mlvbench.timeline import Timing
 
 USAGE = """\
 usage: mlvbench run [options] train.py [args...]     profile a script that nobody edits

@@ -27,7 +27,7 @@ from mlvbench.runs import RUNS, holds_records
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mlvbench.timeline import Timing
+    from mlvbench.counting.timeline import Timing
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 

@@ -11,13 +11,16 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from mlvbench import patching, records, wrapping
-from mlvbench.device import Device
+from mlvbench import records
+from mlvbench.counting.counters import SEPARATOR
+from mlvbench.counting.device import Device
+from mlvbench.counting.recorder import Recorder
+from mlvbench.counting.timeline import TIMINGS
 from mlvbench.dynamo import is_dynamo_compiling, warn_uncounted, warn_untimed
-from mlvbench.patching import Handle
-from mlvbench.phases import SEPARATOR
-from mlvbench.recorder import Recorder
-from mlvbench.timeline import TIMINGS
+from mlvbench.instrument import patching
+from mlvbench.instrument.callables import Selection, time_callable
+from mlvbench.instrument.iterables import TimedIterable
+from mlvbench.instrument.patching import Handle
 
 if TYPE_CHECKING:
     import os
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from mlvbench.phases import Clock, Phase
+    from mlvbench.counting.counters import Clock, Phase
+    from mlvbench.counting.timeline import Timing
     from mlvbench.records import Record
-    from mlvbench.timeline import Timing
 
 __all__ = ["ThroughputMonitor"]
 
@@ -205,7 +208,7 @@ class ThroughputMonitor:
             return iterable
         if not hasattr(type(iterable), "__iter__") and not hasattr(type(iterable), "__getitem__"):
             raise TypeError(f"iterate needs an iterable, got {iterable!r}")
-        return wrapping.TimedIterable(iterable, self._phase("data"))  # type: ignore[return-value]  # a view of it
+        return TimedIterable(iterable, self._phase("data"))  # type: ignore[return-value]  # a view of it
 
     @overload
     def timed(self, name: str) -> Callable[[F], F]: ...
@@ -243,7 +246,7 @@ class ThroughputMonitor:
             if not isinstance(name, str):
                 raise TypeError(f'timed needs a phase\'s name, @monitor.timed("name"), for {function!r:.60}')
             phase = self._phase(name)
-        return wrapping.time_callable(function, wrapping.Selection(phase))
+        return time_callable(function, Selection(phase))
 
     def instrument(self, target: Any, phases: Mapping[str, str | Sequence[str]]) -> Handle:
         """Makes calls of a target's methods phases, without editing the target.

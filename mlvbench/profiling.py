@@ -16,15 +16,15 @@ from torch.nn.modules.loss import _Loss
 from torch.optim import Optimizer
 from torch.utils.data import get_worker_info
 
-from mlvbench.device import accelerator_of
+from mlvbench.counting.device import accelerator_of
 from mlvbench.progress import Samples, Steps, parameters_of, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import FrameType, TracebackType
 
-    from mlvbench.phases import Phase
-    from mlvbench.recorder import Recorder
+    from mlvbench.counting.counters import Phase
+    from mlvbench.counting.recorder import Recorder
 
 NAMES = {"data", "forward", "inference", "loss", "backward", "optimizer"}
 """The phases that the seams make."""
@@ -95,7 +95,7 @@ class Profile:
             except RuntimeError:
                 # The device has failed, which the script hears of itself, and tells nothing any more.
                 return
-            ended = {key.rpartition("/")[2] for key in self._recorder.ended_phases()}
+            ended = {path[-1] for path in self._recorder.ended_phases()}
             if ended or not self._recorder.has_recorded(self._steps.count):
                 self._recorder.snapshot(self._steps.count, last_left if ended <= NAMES else self._clock())
 

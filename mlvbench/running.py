@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
+    from mlvbench.counting.timeline import Timing
     from mlvbench.monitoring import ThroughputMonitor
     from mlvbench.profiling import Profile
     from mlvbench.records import Record
     from mlvbench.runs import RunFile
-    from mlvbench.timeline import Timing
 
 _DIRECTORY = "MLVBENCH_RUN_DIR"
 _SETTINGS = "MLVBENCH_SETTINGS"

@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from vit import Vit, train
 
 from mlvbench.autoprofile import SEAMS, Block, autoprofile
-from mlvbench.device import accelerator_of
+from mlvbench.counting.device import accelerator_of
 from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
@@ -808,7 +808,7 @@ def test_the_device_of_an_optimizer_alone(clock, monkeypatch):
 def test_which_devices_are_looked_for(monkeypatch):
     here, cuda = torch.ones(1), torch.empty(1, device="meta")
     assert accelerator_of([here, cuda]) is None
-    monkeypatch.setattr("mlvbench.device._is_usable", lambda kind: kind == "meta")
+    monkeypatch.setattr("mlvbench.counting.device._is_usable", lambda kind: kind == "meta")
     assert accelerator_of([here, cuda]) == cuda.device
 
 

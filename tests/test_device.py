@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import SimulatedDevice
 
-import mlvbench.device
+import mlvbench.counting.device
 from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
@@ -183,9 +183,9 @@ class TestOtherAccelerators:
     @pytest.fixture(autouse=True)
     def unasked(self):
         """Each test asks the device anew what it can."""
-        mlvbench.device._TELLS_TIMES.clear()
+        mlvbench.counting.device._TELLS_TIMES.clear()
         yield
-        mlvbench.device._TELLS_TIMES.clear()
+        mlvbench.counting.device._TELLS_TIMES.clear()
 
     @pytest.mark.parametrize("timing", ["synchronize", "events"])
     def test_with_events_that_tell_times_are_timed_like_cuda(self, clock, monkeypatch, timing):
@@ -291,8 +291,8 @@ class TestOtherProcesses:
         }
         assert (device.made, device.calls) == (made, calls)
         assert not recorder_of(monitor).counters.timeline._marked
-        [[_, strand]] = recorder_of(monitor).counters.strands
-        assert not any(node.seconds.pending for node in strand.places() if node.entries)
+        [[_, thread]] = recorder_of(monitor).counters.threads
+        assert not any(node.seconds.pending for node in thread.places() if node.entries)
 
     def test_a_copy_in_this_process_uses_it(self, monitor, device, clock):
         clone = pickle.loads(pickle.dumps(ThroughputMonitor("cuda:0", 1)))

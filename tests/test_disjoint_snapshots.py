@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from strategies import NaiveAccount, NaiveSteps, names, programs, sample_counts, seconds, step_numbers
 
+from mlvbench.counting.recorder import Recorder
+from mlvbench.counting.tracks import Node
 from mlvbench.monitoring import ThroughputMonitor
-from mlvbench.phases import Node
-from mlvbench.recorder import Recorder
 
 
 def same(snapshot: dict, expected: dict) -> None:
@@ -141,8 +141,8 @@ class TestTheTestItself:
 
     def test_finds_a_recursion_that_is_counted_twice(self, monkeypatch):
         def always_deeper(self, phase):
-            self[phase] = node = Node(self.lane, self, phase)
-            self.lane.strand.counters.seen.setdefault(node.key)
+            self[phase] = node = Node(self.track, self, phase)
+            self.track.thread.counters.seen.setdefault(node.path)
             return node
 
         monkeypatch.setattr(Node, "__missing__", always_deeper)

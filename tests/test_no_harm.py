@@ -89,8 +89,8 @@ class TestCopies:
         image = batch()[0]
         assert torch.equal(clone(image), torch.zeros(4, 3))
         assert not torch.equal(model(image), torch.zeros(4, 3))
-        on_the_class = recorder_of(monitor).counters.read().phases.keys() == {"features"}
-        assert recorder_of(monitor).counters.read().phases["features"][1] == (2 if on_the_class else 1)
+        on_the_class = recorder_of(monitor).counters.read().phases.keys() == {("features",)}
+        assert recorder_of(monitor).counters.read().phases["features",][1] == (2 if on_the_class else 1)
 
     def test_only_the_instrumented_model_is_timed(self, monitor, timings):
         model = new_model()
@@ -405,7 +405,7 @@ class TestOptimizersAndRebinding:
                 optimizer.step()
                 scheduler.step()
             assert timings() == {"optimizer": 0}
-            assert recorder_of(monitor).counters.read().phases["optimizer"][1] == 2
+            assert recorder_of(monitor).counters.read().phases["optimizer",][1] == 2
         optimizer.step()
         assert timings() == {}
 
@@ -445,7 +445,7 @@ class TestOptimizersAndRebinding:
             model.forward = types.MethodType(autocast(model.forward.__func__), model)
             assert torch.equal(model(image), new_model()(image))
             assert timings() == {"forward": 0}
-            assert recorder_of(monitor).counters.read().phases["forward"][1] == 1
+            assert recorder_of(monitor).counters.read().phases["forward",][1] == 1
             # And as it does to take that off again: walk to the bottom and bind what is there.
             bottom = model.forward
             while hasattr(bottom, "__wrapped__"):

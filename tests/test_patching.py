@@ -148,7 +148,7 @@ class TestEveryKindOfAttribute:
             net.body[0](torch.ones(1, 2))
         found = timings()
         assert list(found) == ["body", "first", "last", "loss", "body/first", "body/last"]
-        assert recorder_of(monitor).counters.read().phases["first"][1] == 1, "called outside of the body"
+        assert recorder_of(monitor).counters.read().phases["first",][1] == 1, "called outside of the body"
 
     def test_a_class_means_its_init_and_stays_a_class(self, monitor, clock, timings):
         module = types.ModuleType("made")
@@ -243,7 +243,7 @@ class TestEveryKindOfAttribute:
                 assert b.cached(1) == (b, 1)
                 assert b.cached.cache_info().hits >= 0
         assert A.cached.cache_info().hits == 2
-        assert recorder_of(monitor).counters.read().phases["x"][1] == 3
+        assert recorder_of(monitor).counters.read().phases["x",][1] == 3
 
     def test_an_object_that_changes_its_class_keeps_its_phase(self, monitor):
         net = nn.Sequential(nn.LazyLinear(2))
@@ -251,7 +251,7 @@ class TestEveryKindOfAttribute:
             for _ in range(3):
                 net(torch.ones(1, 2))
         assert type(net[0]) is nn.Linear
-        assert recorder_of(monitor).counters.read().phases["first"][1] == 3
+        assert recorder_of(monitor).counters.read().phases["first",][1] == 3
 
     def test_a_phase_that_fails_to_begin_or_end_leaves_no_other_open(self, monitor, clock, timings, monkeypatch):
         target = Target(clock)
@@ -481,7 +481,7 @@ class TestRemoving:
             thread.join(30)
         gc.collect()
         assert all_vars(Target) == before
-        assert recorder_of(monitor).counters.read().phases["x"][1] == 400
+        assert recorder_of(monitor).counters.read().phases["x",][1] == 400
 
     def test_over_and_under_anothers_patch_it_still_counts_once(self, monitor, clock):
         target, before = Target(clock), all_vars(Target)
@@ -573,4 +573,4 @@ class TestOwnership:
             assert type(clone.power) is functools.partial
             assert clone.length is len
         assert timings() == {"power": 0, "own": 0, "length": 0}
-        assert recorder_of(monitor).counters.read().phases["own"][1] == 1
+        assert recorder_of(monitor).counters.read().phases["own",][1] == 1

@@ -378,8 +378,8 @@ class TestThreads:
         snapshots.append(monitor.snapshot(0))
         assert sum(snapshot["samples"] for snapshot in snapshots) == 8 * rounds
         entries = {key: ended for key, (_, ended) in recorder_of(monitor).counters.read().phases.items()}
-        assert entries["shared"] == 8 * rounds
-        assert all(entries[f"shared/own {index}"] == rounds for index in range(8))
+        assert entries["shared",] == 8 * rounds
+        assert all(entries["shared", f"own {index}"] == rounds for index in range(8))
 
     def test_threads_that_are_gone_leave_their_counts_and_nothing_else(self, monitor, clock, timings):
         def helper():
@@ -393,9 +393,9 @@ class TestThreads:
         gc.collect()
         recorder_of(monitor).counters.catch_up()
         recorder_of(monitor).counters.read()
-        assert len(recorder_of(monitor).counters.strands) == 1
+        assert len(recorder_of(monitor).counters.threads) == 1
         assert timings() == {"work": 0}
-        assert recorder_of(monitor).counters.read().phases["work"] == (0, 50)
+        assert recorder_of(monitor).counters.read().phases["work",] == (0, 50)
 
 
 class TestTasks:
@@ -510,7 +510,7 @@ class TestTasks:
 
         asyncio.run(main())
         assert timings() == {"after": 1}
-        assert recorder_of(monitor).counters._this_thread.strand.tasks == {}
+        assert recorder_of(monitor).counters._this_thread.tracks.tasks == {}
 
     def test_a_task_that_is_dropped_with_a_phase_open_is_freed(self, monitor, clock, timings):
         loop = asyncio.new_event_loop()
@@ -545,9 +545,9 @@ class TestTasks:
                 await asyncio.gather(*(work() for _ in range(4)))
 
         asyncio.run(main())
-        assert len(recorder_of(monitor).counters._this_thread.strand.lanes) <= 1 + 4
+        assert len(recorder_of(monitor).counters._this_thread.tracks.tracks) <= 1 + 4
         recorder_of(monitor).counters.catch_up()
-        assert recorder_of(monitor).counters.read().phases["work"] == (0, 400)
+        assert recorder_of(monitor).counters.read().phases["work",] == (0, 400)
 
     def test_a_copied_context_in_a_thread_is_that_thread(self, monitor, clock, timings):
         def decode():

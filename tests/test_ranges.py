@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mlvbench import phases
 from mlvbench.autoprofile import autoprofile
+from mlvbench.counting import counters, tracks
 from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
 
@@ -146,8 +146,8 @@ class TestTorchsProfiler:
                 patch.setattr(type(monitor.phase("x")), "_clock", property(lambda self: lambda: 1 / 0))
                 with monitor.phase("x"):
                     pass
-            [_, strand] = recorder_of(monitor).counters.strands[0]
-            assert strand.ranges == []
+            [_, thread] = recorder_of(monitor).counters.threads[0]
+            assert thread.ranges == []
 
     def test_that_begins_or_ends_inside_a_phase_breaks_nothing(self, monitor, trace):
         with monitor.phase("outer"):
@@ -160,9 +160,9 @@ class TestTorchsProfiler:
         assert tree(trace(taken)) == ["whole"]
         assert len(trace(second)) <= 1
         assert set(monitor.snapshot(1)) >= {"t_outer", "t_outer/whole", "t_outer/begun"}
-        [_, strand] = recorder_of(monitor).counters.strands[0]
-        assert strand.ranges == []
-        assert not strand.lane.irregular
+        [_, thread] = recorder_of(monitor).counters.threads[0]
+        assert thread.ranges == []
+        assert not thread.track.irregular
 
     def test_shows_a_script_that_nobody_edits(self, trace):
         model = torch.nn.Linear(2, 1)
@@ -178,7 +178,7 @@ class TestTorchsProfiler:
         assert tree(ours) == [*step, *step, "data"]
 
     def test_opens_nothing_where_none_is_running(self, monitor, monkeypatch):
-        monkeypatch.setattr(phases, "open_range", None)
+        monkeypatch.setattr(tracks, "open_range", None)
         with monitor.phase("forward"), pytest.raises(KeyError), monitor.phase("inner"):
             raise KeyError
         assert "t_forward" in monitor.snapshot(1)
@@ -189,7 +189,7 @@ class TestNsight:
     def markers(self, monkeypatch):
         """NVTX, written down, in a process that Nsight Systems has started."""
         said = []
-        monkeypatch.setattr(phases, "asked", types.SimpleNamespace(_is_profiler_enabled=True))
+        monkeypatch.setattr(counters, "profiler_flag", types.SimpleNamespace(_is_profiler_enabled=True))
         monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)
         monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: said.append("pop"))
         return said
@@ -208,7 +208,7 @@ class TestNsight:
         assert tree(trace(taken)) == ["forward"]
 
     def test_harms_nothing_in_a_pytorch_without_cuda(self, monitor, monkeypatch):
-        monkeypatch.setattr(phases, "asked", types.SimpleNamespace(_is_profiler_enabled=True))
+        monkeypatch.setattr(counters, "profiler_flag", types.SimpleNamespace(_is_profiler_enabled=True))
         with monitor.phase("forward"):
             pass
         assert "t_forward" in monitor.snapshot(1)
@@ -218,7 +218,7 @@ class TestNsight:
         environment = {key: value for key, value in os.environ.items() if key != "NSYS_PROFILING_SESSION_ID"}
         if session is not None:
             environment["NSYS_PROFILING_SESSION_ID"] = session
-        program = "from mlvbench import ranges; print(ranges.asked._is_profiler_enabled)"
+        program = "from mlvbench.counting import ranges; print(ranges.profiler_flag._is_profiler_enabled)"
         run = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )

@@ -13,10 +13,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from simulated_device import Event, SimulatedDevice
 
-from mlvbench import timeline
-from mlvbench.device import Device
+from mlvbench.counting import timeline
+from mlvbench.counting.device import Device
+from mlvbench.counting.timeline import Span, Timeline
 from mlvbench.monitoring import ThroughputMonitor, recorder_of
-from mlvbench.timeline import Span, Timeline
 
 
 @pytest.fixture
@@ -425,9 +425,9 @@ class TestOverlap:
 
         async def watch(task):
             while not task.done():
-                for _, strand in recorder_of(monitor).counters.strands:
+                for _, thread in recorder_of(monitor).counters.threads:
                     sizes.extend(
-                        len(node.covered.pending) for node in strand.places() if isinstance(node.covered, Span)
+                        len(node.covered.pending) for node in thread.places() if isinstance(node.covered, Span)
                     )
                 await asyncio.sleep(0)
 
@@ -491,7 +491,7 @@ class TestTheEventsThemselves:
         assert device.made <= 5_000
         assert device.synchronizations == 0
         seconds = recorder_of(monitor).counters.phases["forward"]
-        [node] = recorder_of(monitor).counters.strands[0][1].lane.root.values()
+        [node] = recorder_of(monitor).counters.threads[0][1].track.root.values()
         assert node.phase is seconds
         assert len(node.seconds.pending) <= 5_000
         assert timings() == {"forward": 50_000}

@@ -46,7 +46,7 @@ class TestDataWorkers:
             assert self.fetch(monitor, dataset, method) == EXPECTED
             assert dataset[1] == 10
         assert timings().keys() == {"data", "decode"}
-        assert recorder_of(monitor).counters.read().phases["decode"][1] == 1
+        assert recorder_of(monitor).counters.read().phases["decode",][1] == 1
 
     def test_workers_started_inside_a_phase(self, monitor, timings, method):
         with monitor.phase("setup"):

@@ -314,7 +314,7 @@ class TestTimedFunctions:
         clone = copy.deepcopy(scale)
         clone.factor = 5
         assert (scale.timed(1), clone.timed(1)) == (2, 5)
-        assert recorder_of(monitor).counters.read().phases["scale"][1] == 2
+        assert recorder_of(monitor).counters.read().phases["scale",][1] == 2
 
     def test_one_that_is_never_started_is_complained_about_once(self, monitor):
         @monitor.timed("fetch")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import profiler
 
-from mlvbench.device import open_marker
+from mlvbench.counting.device import open_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-asked: Any = SimpleNamespace(_is_profiler_enabled=True) if "NSYS_PROFILING_SESSION_ID" in os.environ else profiler
+profiler_flag: Any = (
+    SimpleNamespace(_is_profiler_enabled=True) if "NSYS_PROFILING_SESSION_ID" in os.environ else profiler
+)
 """What is asked, as `asked._is_profiler_enabled`, whether a profiler is running.
 
 torch's own flag is asked where it is, in some nanoseconds; opening a range costs microseconds even where nobody

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from mlvbench.device import Device
-from mlvbench.phases import Counters, Reading
+from mlvbench.counting.counters import Counters, Reading
+from mlvbench.counting.device import Device
 from mlvbench.records import make_record
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from mlvbench.phases import Clock, Phase
+    from mlvbench.counting.counters import Clock, Phase
+    from mlvbench.counting.timeline import Timing
     from mlvbench.records import Record
-    from mlvbench.timeline import Timing
 
     Subscriber = Callable[[Record], object]
 
@@ -108,13 +108,13 @@ class Recorder:
         before, now = self._baseline, self.counters.read()
         memory = self._device.take_memory()
         self._baseline, self._interval_start = now, end
-        loop = self.counters.loop_strand()
+        loop = self.counters.loop_thread()
         return make_record(
             step,
             {
-                key: total - before.phases.get(key, (0, 0))[0]
-                for key, (total, ended) in now.phases.items()
-                if (total, ended) != before.phases.get(key, (0, 0))
+                "/".join(path): total - before.phases.get(path, (0, 0))[0]
+                for path, (total, ended) in now.phases.items()
+                if (total, ended) != before.phases.get(path, (0, 0))
             },
             samples=now.samples - before.samples,
             accounted=now.accounted.get(loop, 0) - before.accounted.get(loop, 0),
@@ -144,10 +144,10 @@ class Recorder:
         self._lock = threading.RLock()
         self.records = []
 
-    def ended_phases(self) -> list[str]:
-        """Returns the places in the tree of phases where phases have ended since the last snapshot."""
+    def ended_phases(self) -> list[tuple[str, ...]]:
+        """Returns the paths of the phases that have ended since the last snapshot."""
         before = self._baseline.phases
-        return [key for key, value in self.counters.read().phases.items() if value != before.get(key, (0, 0))]
+        return [path for path, value in self.counters.read().phases.items() if value != before.get(path, (0, 0))]
 
     def has_recorded(self, step: int) -> bool:
         """Whether the last snapshot is of this step and no samples were counted since."""

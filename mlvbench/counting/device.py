@@ -66,7 +66,7 @@ class Device:
         Raises:
             RuntimeError: For a CUDA device in a PyTorch without CUDA, and what torch raises where the device fails.
         """
-        if not self.is_accelerator or self.is_elsewhere():
+        if not self.is_accelerator or self.belongs_to_another_process():
             return True
         if self.is_capturing():
             return False
@@ -125,7 +125,7 @@ class Device:
         Returns:
             What is allocated now, and the peak since the last call; zeros where the device does not tell.
         """
-        if not self.is_accelerator or self.is_elsewhere():
+        if not self.is_accelerator or self.belongs_to_another_process():
             return Memory(0.0, 0.0)
         if self._is_cuda:
             return _take_memory(torch.cuda, self._its_device())
@@ -135,7 +135,7 @@ class Device:
             # PyTorch before 2.9, or a device whose allocator keeps no books (MPS).
             return Memory(0.0, 0.0)
 
-    def is_elsewhere(self) -> bool:
+    def belongs_to_another_process(self) -> bool:
         """Whether the device is not this process's to touch."""
         if os.getpid() == self._process:
             return False

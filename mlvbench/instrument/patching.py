@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch.nn import Module
 
-from mlvbench.wrapping import Selection, TimedObject, time_callable
+from mlvbench.instrument.callables import Selection, TimedObject, time_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from mlvbench.wrapping import NamedPhase
+    from mlvbench.instrument.callables import NamedPhase
 
 
 # Threads may instrument methods of one class. It is entered again where an object is freed inside it.

@@ -1,4 +1,4 @@
-"""A callable or an iterable as a phase.
+"""A callable as a phase.
 
 What stands in for a function is a function, or a `wrapt` proxy where the kind of function would otherwise be lost;
 it binds as the original does, so that a method's receiver is always the object that it is called on.
@@ -16,12 +16,11 @@ import types
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import wrapt
-from torch import Tensor
 
 from mlvbench.dynamo import is_dynamo_compiling, run_while_tracing, warn_untimed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Generator
     from contextlib import AbstractContextManager
     from typing import SupportsIndex
 
@@ -112,7 +111,7 @@ def time_callable(function: Any, selection: Selection, call: Callable[..., Any] 
     return timed
 
 
-class _CopiesPlain:
+class CopiesPlain:
     """A proxy whose copies and pickles are those of the object alone; they load where this package is not installed.
 
     Where the proxy is what the object's name leads to, it pickles by that name, as the object would.
@@ -123,13 +122,13 @@ class _CopiesPlain:
     # No annotation of an attribute may stand here: it would hide the wrapped object's own `__annotations__`.
 
     def __copy__(self) -> Any:
-        return copy.copy(_wrapped(self))
+        return copy.copy(wrapped_by(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(_wrapped(self), memo)
+        return copy.deepcopy(wrapped_by(self), memo)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        wrapped = _wrapped(self)
+        wrapped = wrapped_by(self)
         name = getattr(wrapped, "__qualname__", "")
         try:
             stands_for_it = operator.attrgetter(name)(sys.modules[wrapped.__module__]) is self
@@ -138,11 +137,12 @@ class _CopiesPlain:
         return name if stands_for_it else (operator.getitem, ((wrapped,), 0))
 
 
-def _wrapped(proxy: Any) -> Any:
+def wrapped_by(proxy: Any) -> Any:
+    """Returns the object that a proxy stands for."""
     return proxy.__wrapped__
 
 
-class TimedObject(_CopiesPlain, wrapt.CallableObjectProxy[Any]):
+class TimedObject(CopiesPlain, wrapt.CallableObjectProxy[Any]):
     """A callable object whose calls are phases. In a class it binds if the object does (functools.lru_cache's, say)."""
 
     def __init__(self, wrapped: Any, call: Callable[..., Any], selection: Selection) -> None:
@@ -278,78 +278,3 @@ async def _generate_async(
         except BaseException as error:
             given = error
             produce = generator.athrow
-
-
-# Iterables
-
-
-class TimedIterable(_CopiesPlain, wrapt.ObjectProxy[Any]):
-    """A view of an iterable in which producing an item is a phase; everything else is the iterable's own."""
-
-    def __init__(self, iterable: Iterable[Any], phase: NamedPhase) -> None:
-        super().__init__(iterable)
-        self._self_phase = phase
-        self._self_begun: TimedIterator | None = None
-
-    @property  # type: ignore[misc]  # of an object it can be set
-    def __class__(self) -> Any:
-        """The iterable's class, for `isinstance`; but Dynamo would take a list's view for a list, and look inside."""
-        cls = type(self.__wrapped__)
-        return type(self) if cls.__module__ == "builtins" or issubclass(cls, Tensor) else cls
-
-    def __iter__(self) -> Iterator[Any]:
-        if is_dynamo_compiling():
-            warn_untimed(self._self_phase.name)
-            return iter(self.__wrapped__)
-        begun, self._self_begun = self._self_begun, None
-        return begun if begun is not None else self._self_begin()
-
-    def __next__(self) -> Any:
-        if self._self_begun is None:
-            self._self_begun = self._self_begin()
-        try:
-            return next(self._self_begun)
-        except StopIteration:
-            self._self_begun = None
-            raise
-
-    def _self_begin(self) -> TimedIterator:
-        """Starts a pass. Starting workers is waiting for data too, where there is code that could start any."""
-        iterable = self.__wrapped__
-        if not _begins_with_code(iterable):
-            return TimedIterator(iter(iterable), self._self_phase)
-        with self._self_phase:
-            iterator = iter(iterable)
-        return TimedIterator(iterator, self._self_phase)
-
-
-class _CopyOfAnIterator:
-    """Lets `copy.copy` copy the iterator, and hides from `itertools.tee`, which asks the iterator, that it could."""
-
-    def __get__(self, iterator: Any, owner: type) -> Callable[[Any], Any]:
-        if iterator is not None:
-            raise AttributeError("__copy__")
-        return lambda iterator: copy.copy(_wrapped(iterator))
-
-
-class TimedIterator(_CopiesPlain, wrapt.ObjectProxy[Any]):
-    """One pass over an iterable, as its own iterator with a timed `next`."""
-
-    __copy__ = _CopyOfAnIterator()  # type: ignore[assignment]
-
-    def __init__(self, iterator: Iterator[Any], phase: NamedPhase) -> None:
-        super().__init__(iterator)
-        self._self_phase = phase
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        with self._self_phase:
-            return next(self.__wrapped__)
-
-
-def _begins_with_code(iterable: Any) -> bool:
-    """Whether making the iterator runs Python code, and is worth two readings of the clock."""
-    begin = getattr(type(iterable), "__iter__", None)
-    return inspect.isfunction(begin) and not inspect.isgeneratorfunction(begin)

@@ -32,7 +32,7 @@ its error is below 0.1 µs, for an hour it would be 0.1 ms."""
 class TimedDevice(Protocol):
     """A device as this file needs it."""
 
-    def is_elsewhere(self) -> bool:
+    def belongs_to_another_process(self) -> bool:
         """Whether this process is to leave the device alone."""
 
     def is_capturing(self) -> bool:
@@ -101,11 +101,11 @@ class Span:
         pending: End and start of each that is not known yet.
     """
 
-    __slots__ = ("known", "pending", "settled")
+    __slots__ = ("known", "known_count", "pending")
 
-    def __init__(self, *pending: tuple[Moment | float, Moment | float], known: float = 0, settled: int = 0) -> None:
+    def __init__(self, *pending: tuple[Moment | float, Moment | float], known: float = 0, known_count: int = 0) -> None:
         self.known = known
-        self.settled = settled
+        self.known_count = known_count
         self.pending = deque(pending)
 
     def __iadd__(self, other: Span | float) -> Span:
@@ -127,7 +127,7 @@ class Span:
     def __neg__(self) -> Span:
         return Span(*((start, end) for end, start in self.pending), known=-self.known)
 
-    def settle(self) -> float:
+    def add_up_known(self) -> float:
         """Adds up what has become known, without what never will be; returns all that is."""
         for _ in range(len(self.pending)):
             end, start = self.pending.popleft()
@@ -137,7 +137,7 @@ class Span:
                 self.pending.append((end, start))
             elif not math.isnan(until - since):
                 self.known += until - since
-                self.settled += 1
+                self.known_count += 1
         return self.known
 
 
@@ -167,19 +167,19 @@ class Timeline:
         device: The device.
         clock: The host's, in seconds.
         timing: "synchronize" or "events".
-        when_long: Called where so many moments were marked that what has become known is to be added up.
+        on_backlog: Called where so many moments were marked that what has become known is to be added up.
 
     Attributes:
         timing: The way in use: "synchronize" also where events were asked for and the device has none that tell times.
     """
 
     def __init__(
-        self, device: TimedDevice, clock: Callable[[], float], timing: Timing, when_long: Callable[[], object]
+        self, device: TimedDevice, clock: Callable[[], float], timing: Timing, on_backlog: Callable[[], object]
     ) -> None:
         self.timing = timing
         self._device = device
         self._clock = clock
-        self._when_long = when_long
+        self._on_backlog = on_backlog
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._this_thread = _Passed()
@@ -197,7 +197,7 @@ class Timeline:
         """
         number = next(self._numbers)
         if number % _LOOK_EVERY == 0:
-            self._when_long()
+            self._on_backlog()
         self._last = moment = Moment(number, self._this_thread.latest)
         if self.timing == "events" and self._can_record():
             moment.event = self._device.record(self._take_event())
@@ -208,7 +208,11 @@ class Timeline:
 
     def _can_record(self) -> bool:
         device = self._device
-        return not device.is_elsewhere() and not device.is_capturing() and (self._anchor is not None or self._begin())
+        return (
+            not device.belongs_to_another_process()
+            and not device.is_capturing()
+            and (self._anchor is not None or self._begin())
+        )
 
     def _take_event(self) -> Any:
         try:
@@ -228,7 +232,7 @@ class Timeline:
 
     def begin_idle(self) -> None:
         """Begins with a device that has nothing to do, so that its moments are also those of the clock."""
-        if self.timing == "events" and not self._device.is_elsewhere() and self._device.wait():
+        if self.timing == "events" and not self._device.belongs_to_another_process() and self._device.wait():
             self._begin()
 
     def catch_up(self, *, wait: bool) -> None:
@@ -237,7 +241,7 @@ class Timeline:
         Args:
             wait: Whether to wait until it has passed all, or to take those that it has passed so far.
         """
-        if self._device.is_elsewhere():
+        if self._device.belongs_to_another_process():
             self._leave_to_its_process()
         elif self._anchor is not None and not self._device.is_capturing():
             # Before waiting, so that most of it is done while the device is still at work.

@@ -1,0 +1,1 @@
+"""Seconds per phase, from the clock to the snapshot."""

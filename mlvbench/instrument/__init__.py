@@ -1,0 +1,1 @@
+"""Functions, iterables and attributes as phases."""
