@@ -10,20 +10,20 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from mlvbench.counting.timeline import TIMINGS
-from mlvbench.records import BadRecords, replace_file
+from mlvbench.records.files import RecordsError, replace_file
+from mlvbench.records.run import newest_run, read_run
+from mlvbench.records.schema import TIMINGS
 from mlvbench.report import compare, export, page, text, to_text, write
 from mlvbench.report.summary import summarize
 from mlvbench.report.text import printable
-from mlvbench.runs import newest_run, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlvbench.counting.timeline import Timing
+    from mlvbench.records.run import Run
+    from mlvbench.records.schema import Timing
     from mlvbench.report.summary import Summary
     from mlvbench.report.text import Sheet
-    from mlvbench.runs import Run
 
 USAGE = """\
 usage: mlvbench run [options] train.py [args...]     profile a script that nobody edits
@@ -53,7 +53,7 @@ _WITH_VALUE = ("--every", "--output", "--phase", "--timing")
 FORMATS = ("table", "json", "csv", "markdown")
 
 
-class BadUsage(ValueError):  # noqa: N818
+class UsageError(ValueError):
     """A command line that says nothing that can be done."""
 
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _COMMANDS[name](arguments[1:]) if name in _COMMANDS else _without_command(name)
     except KeyboardInterrupt:
         return 130
-    except (BadUsage, BadRecords) as error:
+    except (UsageError, RecordsError) as error:
         return _complain(f"{prog}: {error}")
     except OSError as error:
         return _complain(f"{prog}: cannot print: {error.strerror or error}")
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _without_command(name: str) -> NoReturn:
     missing = f"there is no command {name!r}" if name else "no command given"
-    raise BadUsage(f"{missing}: use run, report or compare (mlvbench --help tells more)")
+    raise UsageError(f"{missing}: use run, report or compare (mlvbench --help tells more)")
 
 
 def _help(_: Sequence[str]) -> int:
@@ -95,7 +95,7 @@ def _version(_: Sequence[str]) -> int:
     try:
         return _print(f"mlvbench {version('mlvbench')}\n")
     except PackageNotFoundError:
-        raise BadUsage("it is not installed, and its version therefore not known") from None
+        raise UsageError("it is not installed, and its version therefore not known") from None
 
 
 # run ------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _run(arguments: Sequence[str]) -> int:
     options = read_run_options(arguments)
     if options.help:
         return _print(RUN_USAGE)
-    from mlvbench.launch import BadCommand, launch
+    from mlvbench.run.launch import CommandError, launch
 
     try:
         launch(
@@ -129,8 +129,8 @@ def _run(arguments: Sequence[str]) -> int:
             timing=options.timing,
             quiet=options.quiet,
         )
-    except BadCommand as error:
-        raise BadUsage(printable(str(error))) from None
+    except CommandError as error:
+        raise UsageError(printable(str(error))) from None
 
 
 def read_run_options(arguments: Sequence[str]) -> RunOptions:
@@ -139,7 +139,7 @@ def read_run_options(arguments: Sequence[str]) -> RunOptions:
     By hand, since argparse takes options from among the script's own.
 
     Raises:
-        BadUsage: For an option that there is not, or a value that it cannot have, or where there is no script.
+        UsageError: For an option that there is not, or a value that it cannot have, or where there is no script.
     """
     options = RunOptions()
     waiting = list(arguments)
@@ -151,14 +151,14 @@ def read_run_options(arguments: Sequence[str]) -> RunOptions:
             options.help = True
         elif name in _WITH_VALUE:
             if not equals and (not waiting or waiting[0].startswith("--")):
-                raise BadUsage(f"{name} needs a value (mlvbench run --help tells more)")
+                raise UsageError(f"{name} needs a value (mlvbench run --help tells more)")
             _set(options, name, value if equals else waiting.pop(0))
         else:
             known = f"{', '.join(_WITH_VALUE)} or --quiet"
-            raise BadUsage(f"there is no option {name!r}: use {known}, before the script")
+            raise UsageError(f"there is no option {name!r}: use {known}, before the script")
     options.command = waiting
     if not options.help and not [argument for argument in waiting[:2] if argument not in ("--", "-m")]:
-        raise BadUsage("no script given, such as: mlvbench run train.py")
+        raise UsageError("no script given, such as: mlvbench run train.py")
     return options
 
 
@@ -169,12 +169,12 @@ def _set(options: RunOptions, name: str, value: str) -> None:
         options.phases.append(value)
     elif name == "--timing":
         if value not in TIMINGS:
-            raise BadUsage(f"--timing must be {' or '.join(TIMINGS)}, got {value!r}")
+            raise UsageError(f"--timing must be {' or '.join(TIMINGS)}, got {value!r}")
         options.timing = TIMINGS[TIMINGS.index(value)]
     elif value.isascii() and value.isdecimal() and len(value) <= 18 and int(value) > 0:
         options.every = int(value)
     else:
-        raise BadUsage(f"--every must be a positive integer, got {value!r}")
+        raise UsageError(f"--every must be a positive integer, got {value!r}")
 
 
 # report and compare ---------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _set(options: RunOptions, name: str, value: str) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadUsage(printable(message))
+        raise UsageError(printable(message))
 
 
 def _parser(name: str, description: str) -> _Parser:
@@ -267,7 +267,7 @@ def _write_page(path: str, make: Callable[[], str]) -> None:
     try:
         replace_file(path, lambda file: file.write(shown))
     except OSError as error:
-        raise BadUsage(f"cannot write {path!r}: {error.strerror or error}") from None
+        raise UsageError(f"cannot write {path!r}: {error.strerror or error}") from None
 
 
 def _check_is_page(path: str) -> None:
@@ -277,13 +277,13 @@ def _check_is_page(path: str) -> None:
             with open(path, "rb") as file:
                 begins = file.read(len(page.BEGINS))
             if begins and begins != page.BEGINS.encode():
-                raise BadUsage(f"--html would replace {path!r}, which is no page: give it another name")
+                raise UsageError(f"--html would replace {path!r}, which is no page: give it another name")
 
 
 def _summary_with_steps(run: Run, *, include_warmup: bool) -> Summary:
     summary = summarize(run, include_warmup=include_warmup)
     if summary.per_step(summary.wall) is None:
-        raise BadRecords(
+        raise RecordsError(
             f"{str(run.path)!r} cannot be compared: its records count no step, and times are compared a step"
         )
     return summary

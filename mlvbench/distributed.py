@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 import torch.distributed as dist
 
-from mlvbench import records
+from mlvbench.records import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlvbench.records import Record
+    from mlvbench.records.schema import Record
 
 __all__ = ["on_rank_0", "reduce"]
 
@@ -118,7 +118,7 @@ def merge(snapshots: Sequence[Record], ranks: Sequence[int]) -> Record:
         snapshots: One for each rank.
         ranks: Their ranks, for `<key>_max_rank`.
     """
-    keys = records.columns(snapshots)
+    keys = schema.columns(snapshots)
     _check_names(keys)
     merged: Record = {}
     for key in keys:
@@ -184,7 +184,7 @@ def _device_of(group: dist.ProcessGroup | None) -> str:
 def _check_snapshot(snapshot: Any) -> None:
     if not isinstance(snapshot, dict):
         raise TypeError(f"snapshot must be a dict that a monitor gave, or None, got {snapshot!r}")
-    fixed = (*records.LEADING, *records.TRAILING)
+    fixed = (*schema.LEADING, *schema.TRAILING)
     for key in fixed:
         if key not in snapshot:
             raise ValueError(f"snapshot must have all of a monitor's keys, got one without {key!r}")

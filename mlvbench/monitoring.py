@@ -11,16 +11,16 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from mlvbench import records
 from mlvbench.counting.counters import SEPARATOR
 from mlvbench.counting.device import Device
 from mlvbench.counting.recorder import Recorder
-from mlvbench.counting.timeline import TIMINGS
 from mlvbench.dynamo import is_dynamo_compiling, warn_uncounted, warn_untimed
 from mlvbench.instrument import patching
 from mlvbench.instrument.callables import Selection, time_callable
 from mlvbench.instrument.iterables import TimedIterable
 from mlvbench.instrument.patching import Handle
+from mlvbench.records import files
+from mlvbench.records.schema import TIMINGS
 
 if TYPE_CHECKING:
     import os
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from mlvbench.counting.counters import Clock, Phase
-    from mlvbench.counting.timeline import Timing
-    from mlvbench.records import Record
+    from mlvbench.records.schema import Record, Timing
 
 __all__ = ["ThroughputMonitor"]
 
@@ -387,7 +386,7 @@ class ThroughputMonitor:
             OSError: Where the file cannot be written; what was there before stays.
         """
         if self.enabled:
-            records.save(self.records, path)
+            files.save(self.records, path)
 
     def _recorder_for(self, method: str) -> Recorder | None:
         """The recorder; `None` where a method does nothing: disabled, or (with a warning) compiled."""

@@ -1,7 +1,9 @@
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+import residue
 import torch
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, settings
@@ -17,9 +19,15 @@ settings.load_profile("mlvbench")
 
 # Threads that wait for each other on tensors this small take most of the time on a busy machine.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# Tables are as wide as this says, and not all who start tests say the same.
+os.environ.pop("COLUMNS", None)
 
 # The first optimizer of a class makes torch patch the class.
 torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1)
+
+residue.adopt_orphans()
 
 
 @pytest.fixture
@@ -28,9 +36,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def monitor(clock: FakeClock) -> ThroughputMonitor:
+def monitor(clock: FakeClock) -> Iterator[ThroughputMonitor]:
     """Takes a snapshot at every step."""
-    return ThroughputMonitor("cpu", 1, clock)
+    monitor = ThroughputMonitor("cpu", 1, clock)
+    yield monitor
+    assert residue.open_phases(monitor) == ""
 
 
 @pytest.fixture
@@ -43,12 +53,20 @@ def timings(monitor: ThroughputMonitor) -> Callable[[], dict[str, float]]:
     return take
 
 
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_heard() -> Iterator[None]:
+    """In the background of a script Ctrl-C is ignored, by the tests and by all that they start."""
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(autouse=True)
 def no_residue() -> Iterator[None]:
-    """Nothing of ours stays in torch's classes, and each test hears each warning anew."""
-    classes = (torch.nn.Module, torch.nn.Linear, torch.nn.CrossEntropyLoss, torch.optim.SGD, torch.optim.Optimizer)
-    places = [(cls, name) for cls in classes for name in ("forward", "__call__", "step")]
-    before = [vars(cls).get(name) for cls, name in places]
+    """Nothing of ours stays in torch, no process goes on, and each test hears each warning anew."""
+    seams, processes = residue.seams(), residue.processes()
     dynamo._said.clear()
     yield
-    assert [vars(cls).get(name) for cls, name in places] == before
+    residue.end_processes(processes)
+    assert residue.are_the_same(residue.seams(), seams)

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,99 +11,113 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlvbench"
 
-# Whatever of the package and of third parties a file may import.
-MAY_IMPORT = {
-    "__init__": {"mlvbench.monitoring"},
+# Whatever else of the package a folder or a file at the top may import: arrows between them go one way.
+ROOMS_MAY_IMPORT = {
+    "__init__": {"monitoring"},
+    "__main__": {"cli"},
+    "autoprofile": {"counting", "dynamo", "monitoring", "records"},
+    "cli": {"records", "report", "run"},
+    "counting": {"records"},
+    "distributed": {"records"},
+    "dynamo": set(),
+    "instrument": {"dynamo"},
+    "monitoring": {"counting", "dynamo", "instrument", "records"},
+    "records": set(),
+    "report": {"records"},
+    "run": {"autoprofile", "monitoring", "records", "report"},
+}
+
+# Whatever of third parties they may import.
+THIRD_PARTIES = {
+    "autoprofile": {"torch"},
+    "counting": {"torch"},
+    "distributed": {"torch"},
     "dynamo": {"torch"},
-    "counting.__init__": set(),
-    "counting.device": {"torch"},
-    "counting.timeline": set(),
-    "counting.ranges": {"torch", "mlvbench.counting.device"},
-    "counting.tracks": {"mlvbench.counting.counters", "mlvbench.counting.ranges", "mlvbench.counting.timeline"},
-    "counting.counters": {"mlvbench.counting.ranges", "mlvbench.counting.timeline", "mlvbench.counting.tracks"},
-    "counting.recorder": {
-        "torch", "mlvbench.counting.counters", "mlvbench.counting.device", "mlvbench.counting.timeline",
-        "mlvbench.records",
-    },
+    "instrument": {"torch", "wrapt"},
+    "monitoring": {"torch"},
     "records": {"msgspec"},
-    "instrument.__init__": set(),
-    "instrument.callables": {"wrapt", "torch", "mlvbench.dynamo"},
-    "instrument.iterables": {"wrapt", "torch", "mlvbench.dynamo", "mlvbench.instrument.callables"},
-    "instrument.patching": {"torch", "mlvbench.instrument.callables"},
-    "monitoring": {
-        "torch", "mlvbench.counting.counters", "mlvbench.counting.device", "mlvbench.counting.recorder",
-        "mlvbench.counting.timeline", "mlvbench.dynamo", "mlvbench.instrument", "mlvbench.instrument.callables",
-        "mlvbench.instrument.iterables", "mlvbench.instrument.patching", "mlvbench.records",
-    },
-    "distributed": {"torch", "mlvbench.records"},
-    "runs": {"mlvbench.records"},
-    "progress": {"torch"},
-    "profiling": {
-        "torch", "mlvbench.counting.counters", "mlvbench.counting.device", "mlvbench.counting.recorder",
-        "mlvbench.progress",
-    },
-    "autoprofile": {
-        "torch", "mlvbench.counting.timeline", "mlvbench.dynamo", "mlvbench.monitoring", "mlvbench.profiling",
-    },
-    "running": {
-        "wrapt", "mlvbench.autoprofile", "mlvbench.monitoring", "mlvbench.profiling", "mlvbench.records",
-        "mlvbench.report", "mlvbench.report.intervals", "mlvbench.report.text", "mlvbench.runs",
-        "mlvbench.counting.timeline",
-    },
-    "launch": {"mlvbench.running", "mlvbench.runs", "mlvbench.counting.timeline"},
-    "bootstrap.sitecustomize": {"sitecustomize", "mlvbench.running"},
-    "report.__init__": {"mlvbench.runs", "mlvbench.report.summary", "mlvbench.report.table", "mlvbench.report.text"},
-    "report.intervals": {"mlvbench.records"},
-    "report.summary": {"mlvbench.records", "mlvbench.report.intervals", "mlvbench.runs"},
-    "report.compare": {"mlvbench.report.intervals", "mlvbench.report.summary"},
-    "report.diagnosis": {"mlvbench.report.summary"},
-    "report.ranks": {"mlvbench.report.intervals", "mlvbench.report.summary", "mlvbench.runs"},
-    "report.text": {
-        "mlvbench.report.compare", "mlvbench.report.diagnosis", "mlvbench.report.intervals", "mlvbench.report.ranks",
-        "mlvbench.report.summary", "mlvbench.runs",
-    },
-    "report.export": {
-        "mlvbench.report.compare", "mlvbench.report.ranks", "mlvbench.report.summary", "mlvbench.report.text",
-        "mlvbench.runs",
-    },
-    "report.table": {"rich", "mlvbench.report.text"},
-    "report.page": {
-        "mlvbench.report.compare", "mlvbench.report.intervals", "mlvbench.report.ranks", "mlvbench.report.summary",
-        "mlvbench.report.text", "mlvbench.runs",
-    },
-    "cli": {
-        "mlvbench.launch", "mlvbench.records", "mlvbench.report", "mlvbench.report.summary", "mlvbench.report.text",
-        "mlvbench.report.compare", "mlvbench.report.export", "mlvbench.report.page", "mlvbench.runs",
-        "mlvbench.counting.timeline",
-    },
-    "__main__": {"mlvbench.cli"},
-}  # fmt: skip
+    "report": {"rich"},
+    "run": {"sitecustomize", "wrapt"},
+}
 
 
-def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            if node.module == "mlvbench":
-                yield from (f"mlvbench.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+def files():
+    return sorted(PACKAGE.rglob("*.py"))
 
 
 def dotted(path):
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=dotted)
-def test_imports_run_one_way(path):
-    found = set()
-    for name in imports_of(path):
-        first = name.partition(".")[0]
-        if first not in sys.stdlib_module_names:
-            found.add(name if first == "mlvbench" else first)
-    assert found <= MAY_IMPORT[dotted(path)]
+def module_of(path):
+    """What a file is called where it is imported."""
+    return f"mlvbench.{dotted(path)}".removesuffix(".__init__")
+
+
+MODULES = {module_of(path) for path in files()}
+
+
+def imported(tree):
+    """The modules that a program imports: of what is imported from a package of ours, each submodule for itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in MODULES else node.module
+
+
+def imports_of(path):
+    return set(imported(ast.parse(path.read_text())))
+
+
+def room_of(module):
+    """The first folder of a module of ours, or its file where it is in none."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+@pytest.mark.parametrize("room", ROOMS_MAY_IMPORT)
+def test_room_imports_nothing_but_what_the_tables_allow(room):
+    found = {name for path in files() if room_of(module_of(path)) == room for name in imports_of(path)}
+    ours = {name for name in found if name.partition(".")[0] == "mlvbench"}
+    others = {name.partition(".")[0] for name in found - ours}
+    assert {room_of(name) for name in ours} - {room} == ROOMS_MAY_IMPORT[room]
+    assert others - sys.stdlib_module_names == THIRD_PARTIES.get(room, set())
+
+
+def test_each_room_has_its_line_in_the_table():
+    assert {room_of(module_of(path)) for path in files()} == ROOMS_MAY_IMPORT.keys()
+
+
+def test_observer_of_the_seams_does_not_know_the_monitor():
+    for path in (PACKAGE / "autoprofile").glob("*.py"):
+        if path.stem != "__init__":
+            assert "mlvbench.monitoring" not in imports_of(path), path
+
+
+def test_no_two_rooms_import_each_other_directly_or_through_others():
+    arrows = {}
+    for path in files():
+        room = room_of(module_of(path))
+        found = {room_of(name) for name in imports_of(path) if name in MODULES}
+        arrows.setdefault(room, set()).update(found - {room})
+    TopologicalSorter(arrows).prepare()
+
+
+@pytest.mark.parametrize(
+    ("statement", "modules"),
+    [
+        ("from mlvbench.report import compare", {"mlvbench.report.compare"}),
+        ("from mlvbench.report import compare, show", {"mlvbench.report.compare", "mlvbench.report"}),
+        ("from mlvbench import report, ThroughputMonitor", {"mlvbench.report", "mlvbench"}),
+        ("import mlvbench.records.run, json", {"mlvbench.records.run", "json"}),
+        ("from torch.utils import data", {"torch.utils"}),
+    ],
+)
+def test_submodule_that_is_imported_by_its_name_is_found(statement, modules):
+    assert set(imported(ast.parse(statement))) == modules
 
 
 def test_only_one_file_knows_a_backend():
@@ -128,19 +143,19 @@ def loads_torch(statement):
     return run.stdout.strip() == "True"
 
 
-def test_the_front_door_and_the_records_load_without_torch():
-    assert not loads_torch("import mlvbench, mlvbench.records; dir(mlvbench)")
+def test_front_door_and_records_load_without_torch():
+    assert not loads_torch("import mlvbench, mlvbench.records.run; dir(mlvbench)")
     assert loads_torch("import mlvbench; mlvbench.ThroughputMonitor"), "the check can fail"
 
 
-def test_importing_the_monitor_imports_no_dynamo():
+def test_importing_the_monitor_does_not_import_dynamo():
     program = "import sys, torch; print('torch._dynamo' in sys.modules); import mlvbench.monitoring as _; "
     program += "print('torch._dynamo' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "False"]
 
 
-def test_the_top_level_has_what_a_reader_expects_and_nothing_else():
+def test_top_level_has_nothing_but_what_a_reader_expects():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if tracked.returncode != 0:
         pytest.skip("not a git checkout")

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 from vit import Vit, train
 
-from mlvbench.autoprofile import SEAMS, Block, autoprofile
+from mlvbench.autoprofile import Block, autoprofile
+from mlvbench.autoprofile.seams import SEAMS
 from mlvbench.counting.device import accelerator_of
 from mlvbench.monitoring import ThroughputMonitor, recorder_of
 
@@ -448,7 +449,7 @@ def test_what_a_signal_handler_of_the_scripts_raises_in_our_code_goes_on_its_way
     recorder_of(block.monitor).subscribe(failing)
     with block, pytest.raises(OutOfMemory):
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
-    assert block.profile.error is None
+    assert block.observer.error is None
 
 
 def test_where_all_that_was_reached_raised_the_wall_time_is_what_it_took(clock, times):
@@ -517,11 +518,11 @@ def test_a_step_inside_a_step_that_raised_leaves_the_outer_one_open(clock, times
 def test_an_error_of_ours_ends_the_profiling_and_not_the_training(clock, monkeypatch):
     model = Slow(clock, 1)
     block = Block(1, clock)
-    monkeypatch.setattr("mlvbench.progress.length", int)
+    monkeypatch.setattr("mlvbench.autoprofile.batches.length", int)
     with pytest.warns(RuntimeWarning, match="profiling ended at an error of its own"), block as monitor:
         loop(model, DataLoader(Data(clock, 4), 2), optimizer_of(model))
-    assert isinstance(block.profile.error, TypeError)
-    assert block.profile.error.__traceback__ is None, "it would hold the batch"
+    assert isinstance(block.observer.error, TypeError)
+    assert block.observer.error.__traceback__ is None, "it would hold the batch"
     assert monitor.records == []
 
 
@@ -706,7 +707,7 @@ def test_the_device_is_that_of_the_model(clock, monkeypatch, timing, optimizer_s
     optimizer = optimizer_of(model)
     found = {id(model.inner.weight): torch.device("cuda:0")}
     monkeypatch.setattr(
-        "mlvbench.profiling.accelerator_of",
+        "mlvbench.autoprofile.observer.accelerator_of",
         lambda tensors: next((found[id(tensor)] for tensor in tensors if id(tensor) in found), None),
     )
     with autoprofile(1000, clock, timing) as monitor:
@@ -730,7 +731,7 @@ def device_of(monkeypatch, clock, model):
     device.install(monkeypatch)
     its = {id(parameter) for parameter in model.parameters()}
     monkeypatch.setattr(
-        "mlvbench.profiling.accelerator_of",
+        "mlvbench.autoprofile.observer.accelerator_of",
         lambda tensors: torch.device("cuda:0") if any(id(tensor) in its for tensor in tensors) else None,
     )
     return device
@@ -796,7 +797,7 @@ def test_the_device_of_an_optimizer_alone(clock, monkeypatch):
     device.install(monkeypatch)
     weight = nn.Parameter(torch.ones(1))
     monkeypatch.setattr(
-        "mlvbench.profiling.accelerator_of",
+        "mlvbench.autoprofile.observer.accelerator_of",
         lambda tensors: torch.device("cuda:0") if any(tensor is weight for tensor in tensors) else None,
     )
     with autoprofile(1000, clock) as monitor:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_report import small
 
 from mlvbench import cli
-from mlvbench.records import save
-from mlvbench.runs import RunFile, describe_run
+from mlvbench.records.files import save
+from mlvbench.records.run import RunFile, describe_run
 
 
 def make_run(directory, factors, **description):
@@ -252,14 +252,14 @@ class TestMistakes:
         assert capsys.readouterr().err.startswith("mlvbench report: there is no run in 'mlvbench-runs': make one with ")
 
     def test_the_launcher_finds_are_told_alike(self, capsys, monkeypatch):
-        launch = types.ModuleType("mlvbench.launch")
-        launch.BadCommand = type("BadCommand", (ValueError,), {})
+        launch = types.ModuleType("mlvbench.run.launch")
+        launch.CommandError = type("CommandError", (ValueError,), {})
 
         def refuse(command, **options):
-            raise launch.BadCommand("there is no script 'a\nb.py'")
+            raise launch.CommandError("there is no script 'a\nb.py'")
 
         launch.launch = refuse
-        monkeypatch.setitem(sys.modules, "mlvbench.launch", launch)
+        monkeypatch.setitem(sys.modules, "mlvbench.run.launch", launch)
         assert cli.main(["run", "a.py"]) == 2
         assert capsys.readouterr().err == "mlvbench run: there is no script 'a\\nb.py'\n"
 
@@ -289,8 +289,8 @@ class TestRunOptions:
         assert (found.command, found.every) == (["train.py", *arguments], 5)
 
     def test_they_reach_the_launcher(self, monkeypatch):
-        launch = types.ModuleType("mlvbench.launch")
-        launch.BadCommand = type("BadCommand", (ValueError,), {})
+        launch = types.ModuleType("mlvbench.run.launch")
+        launch.CommandError = type("CommandError", (ValueError,), {})
         called = []
 
         def take_over(command, **options):
@@ -298,7 +298,7 @@ class TestRunOptions:
             raise SystemExit(3)
 
         launch.launch = take_over
-        monkeypatch.setitem(sys.modules, "mlvbench.launch", launch)
+        monkeypatch.setitem(sys.modules, "mlvbench.run.launch", launch)
         with pytest.raises(SystemExit, match="3"):
             cli.main(
                 [

@@ -236,7 +236,7 @@ class TestOtherAccelerators:
         def refuse(device):
             raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
 
-        monkeypatch.setattr(torch.accelerator, "memory_allocated", refuse)
+        monkeypatch.setattr(torch.accelerator, "memory_allocated", refuse, raising=False)
         snapshot = ThroughputMonitor("mps", 1, clock).snapshot(1)
         assert (snapshot["gpu_mem_gb"], snapshot["gpu_mem_peak_gb"]) == (0.0, 0.0)
 

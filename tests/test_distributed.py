@@ -14,20 +14,21 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlvbench import distributed, records
+from mlvbench import distributed
 from mlvbench.distributed import merge, on_rank_0, reduce
 from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.records import schema
 
 
 def snapshot_of(step=50, *, samples=0, accounted=1, wall=0, memory=(0.0, 0.0), **seconds):
     """A snapshot; `__` in a phase's name is a `/`."""
     phases = {name.replace("__", "/"): value for name, value in seconds.items()}
-    return records.make_record(step, phases, samples=samples, accounted=accounted, wall=wall, memory=memory)
+    return schema.make_record(step, phases, samples=samples, accounted=accounted, wall=wall, memory=memory)
 
 
 SECONDS = st.integers(0, 10**6) | st.floats(0, 1e9)
 SNAPSHOTS = st.builds(
-    records.make_record,
+    schema.make_record,
     st.integers(0, 10**18),
     st.dictionaries(st.sampled_from(["a", "b", "c", "a/b", "b/a", "c/a/b"]), SECONDS),
     samples=st.integers(0, 2**70),
@@ -66,7 +67,7 @@ def naive_merge(snapshots):
 
 
 class TestMerge:
-    def test_what_becomes_of_each_number(self):
+    def test_merge_takes_means_sums_and_maxima(self):
         first = snapshot_of(samples=100, accounted=2, wall=4, memory=(1.0, 2.5), train=3.0, train__forward=2.0)
         second = snapshot_of(samples=60, accounted=3, wall=5, memory=(1.5, 2.0), train=4.0, train__forward=1.0)
         merged = merge([first, second], [0, 1])
@@ -88,16 +89,16 @@ class TestMerge:
         assert [merged[f"t_{name}_max_rank"] for name in ("a", "b", "save")] == [2, 1, 2]
         assert [key for key in merged if key.startswith("t_") and "max" not in key] == ["t_a", "t_b", "t_save"]
 
-    def test_the_lowest_of_the_slowest_ranks_is_named_whatever_the_order(self):
+    def test_lowest_of_the_slowest_ranks_is_named_whatever_the_order(self):
         snapshots = [snapshot_of(a=2), snapshot_of(a=5), snapshot_of(a=5)]
         assert merge(snapshots, [3, 9, 6])["t_a_max_rank"] == 6
         assert merge([snapshot_of(), snapshot_of(a=0)], [0, 1])["t_a_max_rank"] == 0
 
-    def test_ranks_that_stopped_at_different_steps_have_the_highest(self):
+    def test_step_of_ranks_at_different_steps_is_the_highest(self):
         assert merge([snapshot_of(7), snapshot_of(12), snapshot_of(3)], [0, 1, 2])["step"] == 12
 
     @given(WORLDS)
-    def test_it_agrees_with_a_naive_account(self, world):
+    def test_merge_agrees_with_a_naive_account(self, world):
         merged, naive = merge(world, range(len(world))), naive_merge(world)
         assert merged.keys() == naive.keys()
         for key, value in merged.items():
@@ -118,18 +119,18 @@ class TestMerge:
         pairs = zip(first, second, strict=True)
         both = [{key: one.get(key, 0) + two.get(key, 0) for key in {**one, **two}} for one, two in pairs]
         earlier, later, whole = (merge(world, range(4)) for world in (first, second, both))
-        for key in ("samples", "wall_sec", *(key for key in records.columns(both) if key.startswith("t_"))):
+        for key in ("samples", "wall_sec", *(key for key in schema.columns(both) if key.startswith("t_"))):
             assert whole[key] == earlier.get(key, 0) + later.get(key, 0), key
 
     @given(WORLDS)
-    def test_the_order_of_the_keys_is_a_snapshots(self, world):
+    def test_keys_of_a_merge_have_the_order_of_a_snapshots(self, world):
         def is_own(key):
             return not key.endswith(("_max", "_max_rank"))
 
-        assert list(filter(is_own, merge(world, range(len(world))))) == records.columns(world)
+        assert list(filter(is_own, merge(world, range(len(world))))) == schema.columns(world)
 
     @given(SNAPSHOTS)
-    def test_one_rank_alone_keeps_its_numbers(self, snapshot):
+    def test_merge_of_one_rank_keeps_its_numbers(self, snapshot):
         merged = merge([snapshot], [0])
         assert {key: merged[key] for key in snapshot} == snapshot
         assert {merged[key] for key in merged if key.endswith("_max_rank")} == {0}
@@ -141,28 +142,28 @@ class TestMerge:
             with pytest.raises(ValueError, match=f"^{message}$"):
                 merge(world, range(len(world)))
 
-    def test_such_a_name_alone_is_like_any_other(self):
+    def test_phase_named_like_a_maximum_that_is_not_there_is_like_any_other(self):
         merged = merge([snapshot_of(find_max=1), snapshot_of(find_max=3)], [0, 1])
         assert (merged["t_find_max"], merged["t_find_max_max"], merged["t_find_max_max_rank"]) == (2, 3, 1)
 
 
 class TestWithoutAProcessGroup:
-    def test_the_snapshot_comes_back_as_a_copy(self):
+    def test_reduce_without_a_group_returns_a_copy(self):
         snapshot = snapshot_of(a=1)
         assert reduce(snapshot) == snapshot
         assert reduce(snapshot) is not snapshot
 
-    def test_nothing_comes_back_as_nothing(self, monitor):
+    def test_reduce_of_none_without_a_group_is_none(self, monitor):
         assert reduce(None) is None
         assert reduce(ThroughputMonitor("cpu", None).step(1)) is None
         assert reduce(monitor.step(1))["step"] == 1
 
-    def test_a_pytorch_without_ranks(self, monkeypatch):
+    def test_reduce_works_in_a_pytorch_without_distributed(self, monkeypatch):
         monkeypatch.setattr(dist, "is_available", lambda: False)
         monkeypatch.delattr(dist, "is_initialized")
         assert reduce(snapshot_of(7))["step"] == 7
 
-    def test_the_only_rank_logs(self, monitor):
+    def test_process_without_a_group_logs_every_snapshot(self, monitor):
         logged = []
         monitor.subscribe(on_rank_0(logged.append))
         snapshots = [monitor.step(1), monitor.step(2)]
@@ -199,7 +200,7 @@ class StandInGroup:
         ("cpu:gloo", "cpu"),
     ],
 )
-def test_tensors_are_where_the_backend_takes_them(backends, device, monkeypatch):
+def test_tensors_of_a_collective_are_on_a_device_that_the_backend_takes(backends, device, monkeypatch):
     monkeypatch.setattr(dist, "get_backend_config", lambda group: group.backends)
     assert distributed._device_of(StandInGroup(backends)) == device
 
@@ -314,7 +315,7 @@ def ranks(tmp_path_factory):
 
 
 class TestRanks:
-    def test_all_have_the_same_dict_after_one_collective(self, ranks):
+    def test_all_ranks_have_the_same_dict_after_one_collective(self, ranks):
         assert [seen["collectives"] for seen in ranks] == [1, 1, 1]
         assert ranks[0]["merged"] == ranks[1]["merged"] == ranks[2]["merged"]
         expected = merge([snapshot_of_rank(rank) for rank in range(WORLD)], range(WORLD))
@@ -347,12 +348,12 @@ class TestRanks:
         for seen in ranks[1:]:
             assert seen["logged"] == seen["warned"] == []
 
-    def test_a_rank_that_does_not_come_is_the_groups_timeout(self, ranks):
+    def test_rank_that_does_not_come_is_a_timeout_of_the_group(self, ranks):
         kinds, message = ranks[0]["late"]
         assert "RuntimeError" in kinds
         assert "imed out" in message
 
-    def test_a_rank_that_has_died_is_an_error_of_the_others(self, ranks):
+    def test_rank_that_has_died_is_an_error_on_the_others(self, ranks):
         for seen in ranks[:2]:
             kinds, message = seen["lost"]
             assert "RuntimeError" in kinds

@@ -273,8 +273,7 @@ class TestSubscribers:
         def interrupted(snapshot):
             raise KeyboardInterrupt
 
-        monitor.subscribe(interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with monitor.subscribe(interrupted), pytest.raises(KeyboardInterrupt):
             monitor.step(1)
         assert [record["step"] for record in monitor.records] == [1]
 

@@ -15,13 +15,13 @@ from test_records import lists_of_records
 from test_report import NAMES, RUN, small, with_name
 from test_summary import ranks_of, record, run_of, runs
 
+from mlvbench.records.run import Run
 from mlvbench.report import page, text
 from mlvbench.report.compare import compare
 from mlvbench.report.intervals import Intervals
 from mlvbench.report.page import POINTS, comparison_page, report_page, thin
 from mlvbench.report.summary import summarize
 from mlvbench.report.text import printable
-from mlvbench.runs import Run
 
 FILES = Path(page.__file__).with_name("page_files")
 HOSTILE = [

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlvbench.progress import _BATCHES_WITHOUT_OPTIMIZER, Samples, Steps, length
+from mlvbench.autoprofile.batches import Samples, length
+from mlvbench.autoprofile.steps import _BATCHES_WITHOUT_OPTIMIZER, Steps
 
 
 class Thing(torch.nn.Module):

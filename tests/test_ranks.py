@@ -14,10 +14,10 @@ from test_records import lists_of_records
 from test_report import NAMES, Stream, drawn, markdown
 from test_summary import record, run_of, runs
 
+from mlvbench.records.run import Run
 from mlvbench.report import export
 from mlvbench.report.ranks import LEVEL, Spread, can_tell, exceptional, shares, spreads, stopped_early, stragglers
 from mlvbench.report.summary import summarize
-from mlvbench.runs import Run
 
 OWN = {"data": 2.0, "forward": 20.0, "optimizer": 3.0}
 

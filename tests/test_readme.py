@@ -12,7 +12,7 @@ import pytest
 import torch
 from vit import Vit
 
-from mlvbench.runs import read_run
+from mlvbench.records.run import read_run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -143,4 +143,7 @@ def test_what_the_demo_prints_is_shown(tmp_path):
 def test_the_files_exist(path):
     if path == "train.py":
         return
-    assert any((ROOT / folder / path).exists() for folder in ("", "mlvbench", "mlvbench/report", "examples"))
+    assert any(
+        (folder / path).exists()
+        for folder in (ROOT, ROOT / "examples", *(ROOT / "mlvbench").rglob("*/"), ROOT / "mlvbench")
+    )

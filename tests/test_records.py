@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlvbench import records
+from mlvbench.records import files, schema
 
 numbers = st.one_of(st.integers(-(2**60), 2**60), st.floats(allow_nan=False, allow_infinity=False))
 # Python 3.10 cannot read a NUL from a CSV file.
@@ -23,7 +23,7 @@ phase_names = st.text(min_size=1, max_size=8).filter(lambda name: "/" not in nam
 @st.composite
 def lists_of_records(draw):
     return [
-        records.make_record(
+        schema.make_record(
             draw(st.integers(0, 10**9)),
             draw(st.dictionaries(phase_names, numbers, max_size=3)),
             samples=draw(st.integers(0, 10**9)),
@@ -54,7 +54,7 @@ class TestFormats:
     @given(lists_of_records())
     def test_json_and_jsonl_come_back_bit_for_bit(self, folder, run):
         for name in ("run.json", "run.jsonl"):
-            records.save(run, folder / name)
+            files.save(run, folder / name)
             found = read(folder / name)
             assert found == run
             assert [list(record) for record in found] == [list(record) for record in run]
@@ -63,9 +63,9 @@ class TestFormats:
             ]
 
     @given(lists_of_records())
-    @example([records.make_record(1, {"\r": 1, "\n": 2, '",': 3}, samples=0, accounted=0, wall=0, memory=(0, 0))])
+    @example([schema.make_record(1, {"\r": 1, "\n": 2, '",': 3}, samples=0, accounted=0, wall=0, memory=(0, 0))])
     def test_csv_has_a_column_for_every_key_and_loses_no_digit(self, folder, run):
-        records.save(run, folder / "run.csv")
+        files.save(run, folder / "run.csv")
         found = read(folder / "run.csv")
         shown = [{key.encode("utf-8", "backslashreplace").decode(): repr(v) for key, v in r.items()} for r in run]
         assert found == shown
@@ -100,7 +100,7 @@ class TestFormats:
 
     @pytest.mark.parametrize("accounted", [0, 0.0, 5e-324, -1.0])
     def test_a_rate_is_always_a_finite_number(self, accounted):
-        record = records.make_record(1, {}, samples=32, accounted=accounted, wall=1.0, memory=(0.0, 0.0))
+        record = schema.make_record(1, {}, samples=32, accounted=accounted, wall=1.0, memory=(0.0, 0.0))
         assert record["samples_per_sec"] == 0.0
 
 
@@ -158,13 +158,13 @@ class TestWriting:
         program = textwrap.dedent("""
             import os, signal, sys
             from pathlib import Path
-            from mlvbench import records
+            from mlvbench.records import files, schema
             def killed(self, target):
                 assert self.stat().st_size > 0, "all is written"
                 os.kill(os.getpid(), signal.SIGKILL)
             Path.replace = killed
-            record = records.make_record(1, {"a": 1.5}, samples=1, accounted=1, wall=1, memory=(0, 0))
-            records.save([record] * 1000, sys.argv[1])
+            record = schema.make_record(1, {"a": 1.5}, samples=1, accounted=1, wall=1, memory=(0, 0))
+            files.save([record] * 1000, sys.argv[1])
         """)
         run = subprocess.run([sys.executable, "-c", program, path], check=False)
         assert run.returncode == -signal.SIGKILL

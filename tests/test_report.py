@@ -15,11 +15,11 @@ from test_records import lists_of_records
 from test_summary import ranks_of, record, run_of
 
 from mlvbench import report
+from mlvbench.records.run import Run, RunFile, describe_run
 from mlvbench.report import export, text
 from mlvbench.report.compare import compare
 from mlvbench.report.summary import summarize
 from mlvbench.report.table import draw
-from mlvbench.runs import Run, RunFile, describe_run
 
 
 class Stream(io.StringIO):

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from mlvbench.records import make_record
-from mlvbench.running import _line
-from mlvbench.runs import read_run
+from mlvbench.records.run import read_run
+from mlvbench.records.schema import make_record
+from mlvbench.run.process import _line
 
+# The optimizer adds its parameters itself: where torch does, it imports all of Dynamo, which takes as long as torch.
 TRAIN = """
 import sys, torch
 from torch import nn
@@ -28,17 +30,27 @@ class Net(nn.Sequential):
     def forward(self, x):
         return self.encode(x)
 
-def train(steps, workers=0):
+class Plain(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+    def add_param_group(self, group):
+        self.param_groups.append(group)
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter -= 0.1 * parameter.grad
+
+def train(steps, workers=0, optimizer=Plain):
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(60, 8), torch.randint(3, (60,)))
     loader = DataLoader(data, 16, shuffle=True, num_workers=workers)
     model = Net(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = optimizer(model.parameters())
     done = 0
     while done < steps:
         for image, label in loader:
             loss = nn.functional.cross_entropy(model(image), label)
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()
             optimizer.step()
             done += 1
@@ -46,15 +58,37 @@ def train(steps, workers=0):
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_run_around():
+    """What these tests start is no part of a run that the tests are part of."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("MLVBENCH_") or name in ("RANK", "LOCAL_RANK")]:
+            patch.delenv(name)
+        yield
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The working directory, with a script that trains."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name in [name for name in os.environ if name.startswith("MLVBENCH_") or name in ("RANK", "LOCAL_RANK")]:
-        monkeypatch.delenv(name)
     Path("train.py").write_text(TRAIN + "if __name__ == '__main__':\n    print(train(*map(int, sys.argv[1:])))\n")
     return tmp_path
+
+
+class Trained(NamedTuple):
+    """A run that several tests read: `mlvbench run --every 10 train.py 25` in `folder`, and the same bare."""
+
+    folder: Path
+    bare: subprocess.CompletedProcess
+    profiled: subprocess.CompletedProcess
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "train.py").write_text(TRAIN + "print(train(int(sys.argv[1]), optimizer=torch.optim.Adam))\n")
+    run = profiled("--every", "10", "train.py", "25", cwd=folder)
+    return Trained(folder, bare("train.py", "25", cwd=folder), run)
 
 
 def bare(*command, **options):
@@ -115,7 +149,7 @@ sys.stdout.write(json.dumps({
         ["package"],
     ],
 )
-def test_what_a_script_sees(folder, command):
+def test_script_sees_what_it_sees_bare(folder, command):
     for place in ("sees.py", "package/sees.py", "package/__main__.py"):
         Path(place).parent.mkdir(exist_ok=True)
         Path(place).write_text(SEES)
@@ -138,12 +172,12 @@ def test_what_a_script_sees(folder, command):
         "syntax error",
     ],
 )
-def test_how_a_script_ends(folder, program):
+def test_script_ends_as_it_ends_bare(folder, program):
     Path("ends.py").write_text(program)
     assert theirs(profiled("ends.py")) == theirs(bare("ends.py"))
 
 
-def test_processes_pickles_and_the_debugger(folder):
+def test_processes_pickles_and_the_debugger_work_as_they_do_bare(folder):
     Path("more.py").write_text("""
 import multiprocessing, pickle, sys
 class Thing: pass
@@ -164,7 +198,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("hidden", ["SEEN = True", "raise ValueError('theirs')", "import nothing_here"])
-def test_the_sitecustomize_that_ours_hides_runs_too(folder, hidden):
+def test_sitecustomize_that_ours_hides_runs_too(folder, hidden):
     Path("site").mkdir()
     Path("site/sitecustomize.py").write_text(hidden)
     Path("train.py").write_text("import sys; print(getattr(sys.modules.get('sitecustomize'), 'SEEN', None))")
@@ -174,7 +208,7 @@ def test_the_sitecustomize_that_ours_hides_runs_too(folder, hidden):
     assert ("theirs" in with_us.stderr) == ("theirs" in without.stderr)
 
 
-def test_a_module_of_the_scripts_own_stays_its_own(folder):
+def test_module_of_the_script_named_like_a_standard_one_is_the_scripts(folder):
     Path("queue.py").write_text("print('mine')")
     Path("own.py").write_text("import queue")
     assert theirs(profiled("own.py"))[0] == theirs(bare("own.py"))[0]
@@ -183,34 +217,45 @@ def test_a_module_of_the_scripts_own_stays_its_own(folder):
 # Records and report
 
 
-def test_a_run(folder):
-    run = profiled("--every", "10", "train.py", "25")
-    assert (run.returncode, run.stdout) == (0, bare("train.py", "25").stdout), "bit for bit"
-    directory = the_run(folder)
-    assert {path.name for path in directory.iterdir()} == {"0.jsonl", "run.json"}
-    assert (folder / "mlvbench-runs" / ".gitignore").read_text() == "*\n"
-    [records] = read_run(directory).ranks[0]
-    assert [record["step"] for record in records] == [10, 20, 28]
-    assert sum(record["samples"] for record in records) == 7 * 60
-    assert {"t_data", "t_forward", "t_backward", "t_optimizer"} <= records[0].keys()
-    lines = run.stderr.splitlines()
-    assert re.fullmatch(r"mlvbench: step 10  [\d,]+ samples/s  \w+ \d+%  \w+ \d+%", lines[0])
-    assert [line.split()[2] for line in lines[:3]] == ["10", "20", "28"]
-    assert "optimizer" in run.stderr
-    assert lines[-1] == f"mlvbench report {directory.relative_to(folder)}"
-    description = json.loads((directory / "run.json").read_text())
-    assert (description["command"], description["record_every_n_steps"]) == (["train.py", "25"], 10)
-    again = subprocess.run([sys.executable, *["-m", *lines[-1].split()]], capture_output=True, text=True, check=True)
-    assert again.stdout.strip() in run.stderr
+class TestARun:
+    def test_script_prints_bit_for_bit_what_it_prints_bare(self, trained):
+        assert (trained.profiled.returncode, trained.profiled.stdout) == (0, trained.bare.stdout)
+
+    def test_its_directory_has_the_records_and_what_was_run_and_is_not_for_git(self, trained):
+        directory = the_run(trained.folder)
+        assert {path.name for path in directory.iterdir()} == {"0.jsonl", "run.json"}
+        assert (directory.parent / ".gitignore").read_text() == "*\n"
+        description = json.loads((directory / "run.json").read_text())
+        assert (description["command"], description["record_every_n_steps"]) == (["train.py", "25"], 10)
+
+    def test_records_are_of_every_tenth_step_and_of_the_rest(self, trained):
+        [records] = read_run(the_run(trained.folder)).ranks[0]
+        assert [record["step"] for record in records] == [10, 20, 28]
+        assert sum(record["samples"] for record in records) == 7 * 60
+        assert {"t_data", "t_forward", "t_backward", "t_optimizer"} <= records[0].keys()
+
+    def test_a_line_is_printed_for_each_record(self, trained):
+        lines = trained.profiled.stderr.splitlines()
+        assert re.fullmatch(r"mlvbench: step 10  [\d,]+ samples/s  \w+ \d+%  \w+ \d+%", lines[0])
+        assert [line.split()[2] for line in lines[:3]] == ["10", "20", "28"]
+
+    def test_last_line_prints_the_report_again(self, trained):
+        printed = trained.profiled.stderr
+        last = printed.splitlines()[-1]
+        assert last == f"mlvbench report {the_run(trained.folder).relative_to(trained.folder)}"
+        again = bare("-m", *last.split(), cwd=trained.folder)
+        assert again.returncode == 0
+        assert "optimizer" in again.stdout
+        assert again.stdout.strip() in printed
 
 
-def test_a_line_has_the_two_phases_that_take_most_themselves_and_the_memory():
+def test_line_has_the_two_phases_of_largest_self_time_and_the_memory():
     seconds = {"data": 1, "optimizer": 6, "optimizer/forward": 4, "loss": 0.5}
     record = make_record(1500, seconds, samples=16000, accounted=8, wall=10.0, memory=(1.0, 2.25))
     assert _line(record) == "step 1,500  1,600 samples/s  optimizer/forward 40%  optimizer 20%  2.2 GB"
 
 
-def test_quietly_into_a_directory_of_ones_own(folder):
+def test_quiet_run_prints_its_last_line_alone_and_writes_where_output_says(folder):
     run = profiled("--quiet", "--output", "a b", "train.py", "5", "2")
     assert run.stderr == "mlvbench report 'a b'\n"
     assert {path.name for path in Path("a b").iterdir()} == {"0.jsonl", "run.json"}, "data workers leave nothing"
@@ -218,7 +263,7 @@ def test_quietly_into_a_directory_of_ones_own(folder):
     assert profiled("--output", "a b", "train.py", "5").returncode == 2, "nothing is mixed into it"
 
 
-def test_workers_whose_data_calls_modules_are_no_trainings(folder):
+def test_data_workers_that_call_modules_do_not_count_as_trainings(folder):
     Path("transforms.py").write_text(
         TRAIN
         + """
@@ -247,7 +292,7 @@ if __name__ == "__main__":
     assert sum(record["samples"] for record in records) == 1200
 
 
-def test_what_a_script_puts_in_the_place_of_stderr_is_its_own(folder):
+def test_nothing_of_ours_goes_where_a_script_has_redirected_stderr(folder):
     Path("redirects.py").write_text(
         TRAIN
         + """
@@ -271,18 +316,19 @@ sys.stderr = Tee()
     assert run.stderr.splitlines()[-1].startswith("mlvbench report ")
 
 
-def test_without_stdout_and_stderr(folder):
-    for closed in ("<&-", ">&-", "2>&-", ">&- 2>&-"):
-        command = f"{sys.executable} -m mlvbench run --quiet --output 'out{closed}' train.py 4 {closed}"
-        assert subprocess.run(command, shell=True, capture_output=True).returncode == 0, closed
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-"])
+def test_script_trains_with_a_standard_stream_closed(folder, closed):
+    command = f"{sys.executable} -m mlvbench run --quiet train.py 4 {closed}"
+    assert subprocess.run(command, shell=True, capture_output=True).returncode == 0
+    assert len(read_run(the_run(folder)).ranks[0][0]) == 1
 
 
-def test_signals_are_as_python_found_them(folder):
+def test_command_gets_the_default_signal_of_a_broken_pipe(folder):
     Path("signals.sh").write_text("yes | head -1")
     assert profiled("--quiet", "--", "sh", "signals.sh").stderr == ""
 
 
-def test_a_module_of_the_scripts_that_is_called_like_one_of_ours_is_not_run_by_us(folder):
+def test_module_of_the_script_named_like_one_that_we_use_is_not_run_by_us(folder):
     for name in ("rich", "msgspec", "tqdm"):
         Path(f"{name}.py").write_text("print('mine')")
     run = profiled("train.py", "4")
@@ -290,7 +336,7 @@ def test_a_module_of_the_scripts_that_is_called_like_one_of_ours_is_not_run_by_u
     assert run.stderr.splitlines()[-1].startswith("mlvbench report ")
 
 
-def test_a_run_inside_a_run_has_a_directory_of_its_own(folder):
+def test_run_inside_a_run_has_a_directory_of_its_own(folder):
     Path("outer.py").write_text(
         TRAIN
         + """
@@ -305,7 +351,7 @@ subprocess.run([sys.executable, "-m", "mlvbench", "run", "train.py", "4"], check
     assert names == ["outer", "train"]
 
 
-def test_a_script_that_goes_elsewhere(folder):
+def test_last_line_has_the_absolute_path_where_the_script_has_changed_its_directory(folder):
     Path("elsewhere.py").write_text(TRAIN + "import os\ntrain(3)\nos.mkdir('sub')\nos.chdir('sub')\n")
     run = profiled("elsewhere.py")
     assert run.stderr.splitlines()[-1] == f"mlvbench report {the_run(folder)}"
@@ -321,7 +367,7 @@ class Layer:
 """
 
 
-def test_phases_of_ones_own(folder):
+def test_phase_options_are_timed_and_those_never_entered_are_told(folder):
     Path("layers.py").write_text(LAYERS)
     Path("mine.py").write_text(
         "from layers import Layer\nimport layers\n" + TRAIN + "train(3)\nLayer().call()\nlayers.helper()\n"
@@ -343,7 +389,7 @@ def test_phases_of_ones_own(folder):
     assert said[2] == "mlvbench: --phase unused=wave:Wave_read.close: never entered: wave was never imported"
 
 
-def test_phases_of_a_module_that_imports_torch(folder):
+def test_phase_options_of_a_module_that_imports_torch_are_timed(folder):
     Path("layers.py").write_text(
         "import torch\nclass Net(torch.nn.Linear):\n    def encode(self, x):\n        return self(x)\n"
         "def helper(x):\n    return x\n"
@@ -357,7 +403,7 @@ def test_phases_of_a_module_that_imports_torch(folder):
     assert {"t_encode", "t_encode/forward"} <= record.keys()
 
 
-def test_a_name_with_an_escape_prints_harmlessly(folder):
+def test_phase_name_with_an_escape_prints_harmlessly(folder):
     name = "\x1b[31mred\nline"
     phases = [f"--phase={name}=train:Net.encode", f"--phase={name}2=train:Net.nothing"]
     run = profiled("--every", "4", *phases, "train.py", "8")
@@ -366,12 +412,12 @@ def test_a_name_with_an_escape_prints_harmlessly(folder):
     assert [line.split()[2] for line in run.stderr.splitlines() if " step " in line] == ["4", "8"]
 
 
-def test_a_command_longer_than_a_variable(folder):
+def test_command_longer_than_an_environment_variable_runs(folder):
     Path("long.py").write_text("import sys; print(len(sys.argv))")
     assert profiled("long.py", *["12345678"] * 30000).stdout == "30001\n"
 
 
-def test_a_directory_of_the_users_stays(folder):
+def test_directory_that_was_there_stays_without_records_and_a_new_one_goes(folder):
     Path("mine").mkdir()
     Path("idle.py").write_text("")
     assert "nothing was recorded" in profiled("--output", "mine", "idle.py").stderr
@@ -380,12 +426,12 @@ def test_a_directory_of_the_users_stays(folder):
     assert not Path("ours").exists()
 
 
-def test_a_script_that_clears_its_environment(folder):
+def test_script_may_clear_its_environment(folder):
     Path("clears.py").write_text("import os\nos.environ.clear()\n")
     assert "Traceback" not in profiled("clears.py").stderr
 
 
-def test_a_script_that_never_trains(folder):
+def test_script_that_never_trains_leaves_no_run_and_is_told_why(folder):
     Path("idle.py").write_text("print('done')")
     run = profiled("idle.py")
     assert run.stdout == "done\n"
@@ -401,7 +447,7 @@ def test_a_script_that_never_trains(folder):
     assert "inference" in run.stderr
 
 
-def test_an_error_of_the_scripts(folder):
+def test_error_of_the_script_prints_as_it_does_bare_and_earlier_steps_are_recorded(folder):
     Path("fails.py").write_text(
         TRAIN
         + """
@@ -423,7 +469,7 @@ def records_in(folder):
     return sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("mlvbench-runs/*/*.jsonl"))
 
 
-def test_control_c_in_the_middle(folder):
+def test_control_c_ends_the_script_as_it_does_bare_and_the_report_is_named(folder):
     Path("long.py").write_text(TRAIN + "try:\n    train(10**9)\nfinally:\n    print('finally')\n")
     process = starts("--every", "10", "long.py")
     wait_for(lambda: records_in(folder) >= 2, process)
@@ -434,7 +480,7 @@ def test_control_c_in_the_middle(folder):
     assert err.splitlines()[-1] == f"mlvbench report {the_run(folder).relative_to(folder)}"
 
 
-def test_killed_in_the_middle(folder):
+def test_run_that_is_killed_leaves_whole_records_of_every_step(folder):
     Path("long.py").write_text(TRAIN + "train(10**9)\n")
     process = starts("--every", "1", "long.py")
     wait_for(lambda: records_in(folder) >= 20, process)
@@ -444,7 +490,7 @@ def test_killed_in_the_middle(folder):
     assert [record["step"] for record in records] == list(range(1, len(records) + 1))
 
 
-def test_a_full_disk_does_not_stop_the_training(folder):
+def test_full_disk_does_not_stop_the_training(folder):
     Path("full.py").write_text(
         TRAIN
         + """
@@ -461,7 +507,7 @@ print(train(40))
     assert 1 < len(records) < 40
 
 
-def test_a_line_does_not_break_a_bar(folder):
+def test_line_does_not_break_a_progress_bar(folder):
     Path("bars.py").write_text(
         TRAIN
         + """
@@ -479,7 +525,7 @@ for _ in tqdm(range(3), file=sys.stderr, mininterval=0):
     "job",
     [{"TORCHELASTIC_RUN_ID": "a/7"}, {"SLURM_JOB_ID": "a", "SLURM_STEP_ID": "7", "SLURM_NTASKS": "2"}],
 )
-def test_the_ranks_of_a_job_share_a_directory(folder, monkeypatch, job):
+def test_ranks_of_a_job_share_a_directory(folder, monkeypatch, job):
     for name, value in job.items():
         monkeypatch.setenv(name, value)
     for rank in range(2):
@@ -490,7 +536,7 @@ def test_the_ranks_of_a_job_share_a_directory(folder, monkeypatch, job):
     assert sorted(path.name for path in the_run(folder).iterdir()) == ["0", "1"]
 
 
-def test_two_runs_at_once_do_not_meet(folder):
+def test_two_runs_at_once_have_a_directory_each(folder):
     both = [starts("--every", "5", "train.py", "10") for _ in range(2)]
     for process in both:
         process.communicate(timeout=100)
@@ -501,7 +547,7 @@ def test_two_runs_at_once_do_not_meet(folder):
 # Other processes
 
 
-def test_two_ranks_of_torchrun(folder):
+def test_ranks_of_torchrun_have_a_file_each_and_one_of_them_prints(folder):
     Path("ddp.py").write_text(
         TRAIN
         + """
@@ -523,7 +569,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_children_that_train(folder, method):
+def test_children_that_train_have_a_file_each(folder, method):
     Path("children.py").write_text(
         TRAIN
         + f"""
@@ -546,7 +592,7 @@ if __name__ == "__main__":
     assert run.stderr.count("mlvbench report ") == 1
 
 
-def test_a_shell_script(folder):
+def test_python_processes_of_a_shell_script_have_a_file_each(folder):
     Path("run.sh").write_text(f"{sys.executable} train.py 5 && {sys.executable} train.py 5\n")
     run = profiled("--every", "4", "--", "sh", "run.sh")
     assert run.returncode == 0
@@ -580,7 +626,7 @@ def test_a_shell_script(folder):
         (["tr\x1b[31m\nain.py"], r"no script 'tr\x1b[31m\nain.py'"),
     ],
 )
-def test_a_wrong_command_is_one_clear_line_and_changes_nothing(folder, command, message):
+def test_wrong_command_is_one_clear_line_and_changes_nothing(folder, command, message):
     Path("sub").mkdir()
     before = sorted(path.name for path in folder.iterdir())
     run = profiled(*command)
@@ -591,7 +637,7 @@ def test_a_wrong_command_is_one_clear_line_and_changes_nothing(folder, command, 
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_another_python_is_said_to_be_another(folder):
+def test_python_of_another_environment_runs_and_is_said_to_be_unprofiled(folder):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "other"], check=True)
     Path("hello.py").write_text("print('hello')")
     run = profiled("--", "other/bin/python", "hello.py")

@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_records import lists_of_records
 
-from mlvbench import records, runs
+from mlvbench.records import files, schema
+from mlvbench.records import run as runs
 
-RECORD = records.make_record(50, {"a": 1.5, "a/b": 0.5}, samples=8, accounted=1.5, wall=2.0, memory=(0.0, 0.0))
+RECORD = schema.make_record(50, {"a": 1.5, "a/b": 0.5}, samples=8, accounted=1.5, wall=2.0, memory=(0.0, 0.0))
 
 
 def records_of(run):
@@ -48,30 +49,30 @@ def decoder(request):
 @pytest.mark.usefixtures("decoder")
 class TestReadingBack:
     @given(run=lists_of_records())
-    @example(run=[records.make_record(2**70, {"\ud800": 10**30}, samples=0, accounted=0, wall=0, memory=(0, 0))])
-    def test_what_was_saved_is_read(self, folder, run):
+    @example(run=[schema.make_record(2**70, {"\ud800": 10**30}, samples=0, accounted=0, wall=0, memory=(0, 0))])
+    def test_records_that_were_saved_are_read(self, folder, run):
         for name in ("run.json", "run.jsonl"):
-            records.save(run, folder / name)
+            files.save(run, folder / name)
             if run:
                 found = records_of(runs.read_run(folder / name))
                 assert found == run
                 assert [list(record) for record in found] == [list(record) for record in run]
 
     @given(run=lists_of_records())
-    def test_what_was_saved_as_csv_is_read_but_for_half_surrogate_pairs_which_are_escapes(self, folder, run):
-        records.save(run, folder / "run.csv")
+    def test_records_that_were_saved_as_csv_are_read_with_half_surrogate_pairs_as_escapes(self, folder, run):
+        files.save(run, folder / "run.csv")
         if run:
             shown = [{key.encode("utf-8", "backslashreplace").decode(): v for key, v in r.items()} for r in run]
             assert records_of(runs.read_run(folder / "run.csv")) == shown
 
     @given(run=lists_of_records())
-    def test_what_was_appended_is_read(self, tmp_path_factory, run):
+    def test_records_that_were_appended_are_read(self, tmp_path_factory, run):
         directory = tmp_path_factory.mktemp("run")
         append_all([RECORD, *run], directory)
         assert records_of(runs.read_run(directory)) == [RECORD, *run]
 
     @given(run=lists_of_records(), data=st.data())
-    def test_of_a_file_cut_anywhere_all_whole_lines_are_read(self, tmp_path_factory, run, data):
+    def test_whole_lines_of_a_file_cut_anywhere_are_read(self, tmp_path_factory, run, data):
         path = append_all([RECORD, *run], tmp_path_factory.mktemp("run"))
         lines = path.read_bytes().splitlines(keepends=True)
         cut = data.draw(st.integers(len(lines[0]), sum(map(len, lines))))
@@ -85,13 +86,13 @@ class TestReadingBack:
 
 
 class TestRunFile:
-    def test_before_the_first_record_nothing_is_touched(self, tmp_path):
+    def test_nothing_is_written_before_the_first_record(self, tmp_path):
         file = runs.RunFile(tmp_path / "new" / "run", "0")
         file.close()
         assert file.path is None
         assert list(tmp_path.iterdir()) == []
 
-    def test_each_record_is_a_line_at_once(self, tmp_path):
+    def test_each_record_is_a_line_as_soon_as_it_is_appended(self, tmp_path):
         file = runs.RunFile(tmp_path / "new" / "run", "0")
         for number in range(1, 4):
             file.append(RECORD)
@@ -106,12 +107,12 @@ class TestRunFile:
         append_all([RECORD, RECORD], tmp_path)
         assert written == [json.dumps(RECORD).encode() + b"\n"] * 2
 
-    def test_a_name_that_is_taken_gets_a_number(self, tmp_path):
+    def test_file_whose_name_is_taken_gets_a_number(self, tmp_path):
         paths = [append_all([RECORD], tmp_path, name) for name in ("0", "0", "0", "1", "0.restart1")]
         assert [path.name for path in paths] == ["0.jsonl", "0.2.jsonl", "0.3.jsonl", "1.jsonl", "0.restart1.jsonl"]
         assert all(len(path.read_bytes().splitlines()) == 1 for path in paths)
 
-    def test_what_json_has_no_word_for_is_refused_and_leaves_the_file_as_it_is(self, tmp_path):
+    def test_number_that_json_cannot_represent_is_refused_and_leaves_the_file_as_it_is(self, tmp_path):
         file = runs.RunFile(tmp_path, "0")
         file.append(RECORD)
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -131,7 +132,7 @@ class TestRunFile:
         file.close()
         assert records_of(runs.read_run(tmp_path)) == [RECORD, RECORD]
 
-    def test_a_directory_that_cannot_be_made_is_the_callers_business(self, tmp_path):
+    def test_directory_that_cannot_be_made_is_an_error_of_append(self, tmp_path):
         (tmp_path / "taken").write_text("")
         with pytest.raises(OSError, match="taken"):
             runs.RunFile(tmp_path / "taken", "0").append(RECORD)
@@ -152,9 +153,9 @@ class TestRunFile:
         program = textwrap.dedent("""
             import os, signal, sys
             from pathlib import Path
-            from mlvbench import records, runs
+            from mlvbench.records import files, run as runs, schema
             file = runs.RunFile(Path(sys.argv[1]), "0")
-            record = records.make_record(1, {"a": 1.5}, samples=1, accounted=1, wall=1, memory=(0, 0))
+            record = schema.make_record(1, {"a": 1.5}, samples=1, accounted=1, wall=1, memory=(0, 0))
             for _ in range(3):
                 file.append(record)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -168,7 +169,7 @@ class TestDirectory:
     def test_the_files_of_a_rank_are_its_processes_in_natural_order(self, tmp_path):
         names = ["0", "0.2", "0.10", "0.restart1", "0.restart1.2", "0.restart10", "1", "10"]
         for index, name in reversed(list(enumerate(names, start=1))):
-            records.save([{**RECORD, "step": index}], tmp_path / f"{name}.jsonl")
+            files.save([{**RECORD, "step": index}], tmp_path / f"{name}.jsonl")
         (tmp_path / "notes.jsonl").write_text("not ours")
         (tmp_path / "throughput.json").write_text("not ours")
         found = runs.read_run(tmp_path)
@@ -182,7 +183,7 @@ class TestDirectory:
         found = runs.read_run(tmp_path)
         assert (list(found.ranks), found.torn) == ([0], 1)
 
-    def test_the_description_is_that_of_the_first_who_gave_one(self, tmp_path):
+    def test_description_of_a_run_is_the_first_that_was_given(self, tmp_path):
         directory = tmp_path / "new" / "run"
         runs.describe_run(directory, {"format": 1, "command": ["train.py", "\ud800"]})
         runs.describe_run(directory, {"command": ["other.py"]})
@@ -194,7 +195,7 @@ class TestDirectory:
         assert json.loads((tmp_path / "run.json").read_text()) == {"format": runs.FORMAT, "device": "cpu"}
 
     @pytest.mark.parametrize("content", [None, "", "{", "[]", "3", '"cpu"', "\ufffe", "[" * 100_000], ids=repr)
-    def test_without_a_readable_description_the_records_are_read(self, tmp_path, content):
+    def test_records_are_read_without_a_readable_description(self, tmp_path, content):
         append_all([RECORD], tmp_path)
         if content is not None:
             (tmp_path / "run.json").write_text(content, encoding="utf-8")
@@ -209,7 +210,7 @@ class TestDirectory:
         os.utime(tmp_path / "c", (0, 0))
         assert runs.newest_run(tmp_path) == tmp_path / "b"
 
-    def test_without_descriptions_the_newest_run_is_that_of_the_newest_directory(self, tmp_path):
+    def test_newest_run_without_descriptions_is_the_newest_directory(self, tmp_path):
         for age, name in enumerate(["b", "a", "c"]):
             append_all([RECORD], tmp_path / name)
             os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
@@ -227,10 +228,10 @@ class TestDirectory:
     def test_a_run_of_a_newer_format_may_be_the_newest_and_says_so_when_read(self, tmp_path):
         runs.describe_run(tmp_path / "a", {"format": 2})
         append_all([RECORD], tmp_path / "a")
-        with pytest.raises(records.BadRecords, match="newer mlvbench"):
+        with pytest.raises(files.RecordsError, match="newer mlvbench"):
             runs.read_run(runs.newest_run(tmp_path))
 
-    def test_whether_there_are_records(self, tmp_path):
+    def test_directory_holds_records_where_it_has_a_file_of_them(self, tmp_path):
         append_all([RECORD], tmp_path / "a")
         assert runs.holds_records(tmp_path / "a")
         assert not runs.holds_records(tmp_path)
@@ -292,66 +293,66 @@ BAD = [
 @pytest.mark.usefixtures("decoder")
 class TestBadRecords:
     @pytest.mark.parametrize(("name", "content", "message"), BAD)
-    def test_the_message_of_a_file(self, tmp_path, name, content, message):
+    def test_file_that_is_not_of_records_is_refused_with_what_is_wrong(self, tmp_path, name, content, message):
         path = tmp_path / name
         path.write_bytes(content.encode())
-        with pytest.raises(records.BadRecords) as caught:
+        with pytest.raises(files.RecordsError) as caught:
             runs.read_run(path)
         assert str(caught.value).startswith(message.replace("{path}", str(path)))
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize("name", ["run.json", "run.jsonl", "run.csv", "0.jsonl"])
-    def test_a_binary_file(self, tmp_path, name):
+    def test_binary_file_is_refused(self, tmp_path, name):
         (tmp_path / name).write_bytes(bytes(range(256)) * 3)
-        with pytest.raises(records.BadRecords, match=re.escape(name)):
+        with pytest.raises(files.RecordsError, match=re.escape(name)):
             runs.read_run(tmp_path / name)
 
     @given(content=st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "replace"))))
-    def test_whatever_a_file_holds_it_is_read_or_refused_in_a_line(self, folder, content):
+    def test_any_file_is_read_or_refused_in_one_line(self, folder, content):
         for name in ("any.json", "any.jsonl", "any.csv"):
             (folder / name).write_bytes(content)
             try:
                 runs.read_run(folder / name)
-            except records.BadRecords as error:
+            except files.RecordsError as error:
                 assert len(str(error).splitlines()) == 1
 
-    def test_a_path_that_is_not_there(self, tmp_path):
-        with pytest.raises(records.BadRecords, match=r"^there is no '.*a\\nb.jsonl'$"):
+    def test_path_that_does_not_exist_is_refused(self, tmp_path):
+        with pytest.raises(files.RecordsError, match=r"^there is no '.*a\\nb.jsonl'$"):
             runs.read_run(tmp_path / "a\nb.jsonl")
 
-    def test_a_path_that_is_no_path(self):
-        with pytest.raises(records.BadRecords, match=r"^cannot read 'a{9999}': File name too long$"):
+    def test_path_that_is_too_long_is_refused(self):
+        with pytest.raises(files.RecordsError, match=r"^cannot read 'a{9999}': File name too long$"):
             runs.read_run("a" * 9999)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_a_file_that_may_not_be_read(self, tmp_path):
+    def test_file_without_permission_is_refused(self, tmp_path):
         (tmp_path / "run.json").touch(mode=0)
-        with pytest.raises(records.BadRecords, match=r"^cannot read '.*run\.json': Permission denied$"):
+        with pytest.raises(files.RecordsError, match=r"^cannot read '.*run\.json': Permission denied$"):
             runs.read_run(tmp_path / "run.json")
 
-    def test_a_directory_without_records(self, tmp_path):
+    def test_directory_without_records_is_refused(self, tmp_path):
         message = f"{str(tmp_path)!r} holds no records: a run has files such as 0.jsonl"
-        with pytest.raises(records.BadRecords, match=f"^{re.escape(message)}$"):
+        with pytest.raises(files.RecordsError, match=f"^{re.escape(message)}$"):
             runs.read_run(tmp_path)
 
-    def test_a_directory_of_runs(self, tmp_path):
+    def test_directory_of_runs_is_refused_with_one_of_them_named(self, tmp_path):
         append_all([RECORD], tmp_path / "a")
         message = f"{str(tmp_path)!r} holds no records: name one of the runs in it, such as {str(tmp_path / 'a')!r}"
-        with pytest.raises(records.BadRecords, match=f"^{re.escape(message)}$"):
+        with pytest.raises(files.RecordsError, match=f"^{re.escape(message)}$"):
             runs.read_run(tmp_path)
 
-    def test_a_newer_format(self, tmp_path):
+    def test_newer_format_is_refused(self, tmp_path):
         runs.describe_run(tmp_path, {"format": 2})
         append_all([RECORD], tmp_path)
-        with pytest.raises(records.BadRecords) as caught:
+        with pytest.raises(files.RecordsError) as caught:
             runs.read_run(tmp_path)
         assert str(caught.value) == (
             f"{str(tmp_path)!r} was written by a newer mlvbench (format 2, this one reads up to 1): update mlvbench"
         )
 
-    def test_no_run_at_all(self, tmp_path, monkeypatch):
+    def test_newest_run_where_there_is_none_says_how_to_make_one(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(records.BadRecords) as caught:
+        with pytest.raises(files.RecordsError) as caught:
             runs.newest_run()
         assert str(caught.value) == (
             "there is no run in 'mlvbench-runs': make one with `mlvbench run train.py`, or name a directory or file"

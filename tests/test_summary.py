@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlvbench.records import make_record
+from mlvbench.records.run import Run
+from mlvbench.records.schema import make_record
 from mlvbench.report.intervals import steps_of
 from mlvbench.report.summary import summarize
-from mlvbench.runs import Run
 
 
 def record(step, seconds, *, wall, samples=0, accounted=None, peak=0.0):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from mlvbench.counting.timeline import TimedDevice, Timing
+    from mlvbench.counting.timeline import TimedDevice
+    from mlvbench.records.schema import Timing
 
     Clock = Callable[[], float]
 

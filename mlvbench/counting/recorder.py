@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mlvbench.counting.counters import Counters, Reading
 from mlvbench.counting.device import Device
-from mlvbench.records import make_record
+from mlvbench.records.schema import make_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from mlvbench.counting.counters import Clock, Phase
-    from mlvbench.counting.timeline import Timing
-    from mlvbench.records import Record
+    from mlvbench.records.schema import Record, Timing
 
     Subscriber = Callable[[Record], object]
 

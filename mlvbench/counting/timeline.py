@@ -11,15 +11,12 @@ import itertools
 import math
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Timing = Literal["synchronize", "events"]
-"""How a device is timed: it is waited for at each boundary, or given an event there that is read later."""
-
-TIMINGS: tuple[Timing, ...] = get_args(Timing)
+    from mlvbench.records.schema import Timing
 
 _LOOK_EVERY = 4096
 """So many marks from one look at what the device has passed to the next, where no snapshot is taken for long."""

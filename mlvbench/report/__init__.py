@@ -23,12 +23,12 @@ def show(path: str | os.PathLike[str], file: IO[str] | None = None) -> None:
         file: Where to; the standard error if None.
 
     Raises:
-        BadRecords: Where there is nothing to read.
+        RecordsError: Where there is nothing to read.
         OSError: Where it cannot be printed.
     """
+    from mlvbench.records.run import read_run
     from mlvbench.report.summary import summarize
     from mlvbench.report.text import printable, report_sheet
-    from mlvbench.runs import read_run
 
     file = sys.stderr if file is None else file
     if file is None:  # it is closed

@@ -15,10 +15,10 @@ from mlvbench.report.text import diagnosis_of, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mlvbench.records.run import Run
     from mlvbench.report.compare import Comparison, Difference
     from mlvbench.report.ranks import Spread
     from mlvbench.report.summary import Summary
-    from mlvbench.runs import Run
 
 # What makes of a cell a formula in a spreadsheet. Tabs and line ends are escapes by then.
 _FORMULA = ("=", "+", "-", "@")

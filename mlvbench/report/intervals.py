@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mlvbench.records import Record
+    from mlvbench.records.schema import Record
 
     Path = tuple[str, ...]
     Column = Sequence[float]

@@ -27,12 +27,12 @@ from mlvbench.report.text import OTHER, Unit, comparison_sheet, printable, repor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mlvbench.records.run import Run
     from mlvbench.report.compare import Comparison
     from mlvbench.report.intervals import Intervals
     from mlvbench.report.intervals import Path as Place
     from mlvbench.report.summary import Summary
     from mlvbench.report.text import Sheet
-    from mlvbench.runs import Run
 
     # A chart, or all of them, as `page.js` reads it.
     Data = dict[str, Any]

@@ -18,9 +18,9 @@ from mlvbench.report.summary import NOISE, account
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mlvbench.records.run import Run
     from mlvbench.report.intervals import Column, Intervals, Path
     from mlvbench.report.summary import Summary
-    from mlvbench.runs import Run
 
 # A rank is slower than the others if noise would call any rank so, in any phase, less often than this.
 LEVEL = 0.05

@@ -11,8 +11,8 @@ from mlvbench.report.intervals import intervals_of, one_after_another, side_by_s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from mlvbench.records.run import Run
     from mlvbench.report.intervals import Column, Intervals, Path
-    from mlvbench.runs import Run
 
 # What differences of sums leave of nothing, relative to the sums.
 NOISE = 1e-9

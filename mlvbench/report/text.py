@@ -14,11 +14,11 @@ from mlvbench.report.ranks import can_tell, spreads, stopped_early, stragglers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mlvbench.records.run import Run
     from mlvbench.report.compare import Comparison
     from mlvbench.report.intervals import Path
     from mlvbench.report.ranks import Straggler
     from mlvbench.report.summary import Summary
-    from mlvbench.runs import Run
 
 OTHER = "other"
 WALL = "wall time"

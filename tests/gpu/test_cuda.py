@@ -7,8 +7,8 @@ import torch
 from device_oracle import Oracle, Program
 
 from mlvbench.autoprofile import autoprofile
-from mlvbench.counting.timeline import TIMINGS
 from mlvbench.monitoring import ThroughputMonitor
+from mlvbench.records.schema import TIMINGS
 
 pytestmark = [
     pytest.mark.gpu,

@@ -20,8 +20,8 @@ from statistics import median
 
 from arguments import positive
 
-from mlvbench.records import make_record
-from mlvbench.runs import describe_run
+from mlvbench.records.run import describe_run
+from mlvbench.records.schema import make_record
 
 PHASES = ("data", "forward", "forward/blocks", "forward/head", "loss", "backward", "optimizer")
 STARTS = 7

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def test_the_benchmark_prints_what_it_measured_beside_the_targets():
+def test_benchmark_of_reading_prints_what_it_measured_beside_the_targets():
     program = Path(__file__).with_name("reading.py")
     command = [sys.executable, program, "--files", "3", "--records", "4"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)

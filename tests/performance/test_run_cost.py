@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def test_the_benchmark_prints_what_each_adds_beside_the_targets():
+def test_benchmark_of_run_prints_what_each_command_adds_beside_the_targets():
     program = Path(__file__).with_name("run_cost.py")
     command = [sys.executable, program, "--rounds", "1", "--turns", "2"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,11 +1,10 @@
-"""Snapshots as records: their fields, and files of them, to write and to read."""
+"""Files of records, to write and to read."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import math
 import os
 import shutil
 import sys
@@ -13,61 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
+from mlvbench.records.schema import REQUIRED, columns
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    Record = dict[str, float]
+    from mlvbench.records.schema import Record
+
     Writer = Callable[[Sequence[Record], IO[str]], None]
-
-LEADING = ("step",)
-TRAILING = ("samples", "wall_sec", "samples_per_sec", "gpu_mem_gb", "gpu_mem_peak_gb")
-REQUIRED = ("step", "samples", "wall_sec")
-
-
-def make_record(
-    step: int,
-    seconds: Mapping[str, float],
-    *,
-    samples: int,
-    accounted: float,
-    wall: float,
-    memory: tuple[float, float],
-) -> Record:
-    """Puts a snapshot's figures into the order in which they are shown.
-
-    Args:
-        step: The step that the interval ends with.
-        seconds: Seconds for each place of the phases' tree that a phase ended at in the interval, by the names
-            from the outermost phase inwards, joined by `/`; in the order first seen.
-        samples: Samples counted in the interval.
-        accounted: Seconds that outermost phases cover, the denominator of `samples_per_sec`.
-        wall: Seconds of the clock since the interval began.
-        memory: Device memory allocated now and at its peak, in units of 1e9 bytes.
-
-    Returns:
-        `step`, `t_<name>` for each phase, `t_<outer>/<inner>` where phases nest, `samples`, `wall_sec`,
-        `samples_per_sec` (0.0 where nothing is accounted), `gpu_mem_gb`, `gpu_mem_peak_gb`.
-    """
-    phases: Record = {}
-    nested: Record = {}
-    for key, value in seconds.items():
-        name = key.rpartition("/")[2]
-        # Interned, since all records of a run share their keys.
-        field = sys.intern(f"t_{name}")
-        phases[field] = phases.get(field, 0) + value
-        if name != key:
-            nested[sys.intern(f"t_{key}")] = value
-    rate = samples / accounted if accounted > 0 else 0.0
-    return {
-        "step": step,
-        **phases,
-        **nested,
-        "samples": samples,
-        "wall_sec": wall,
-        "samples_per_sec": rate if math.isfinite(rate) else 0.0,
-        "gpu_mem_gb": memory[0],
-        "gpu_mem_peak_gb": memory[1],
-    }
 
 
 def save(records: Sequence[Record], path: str | os.PathLike[str]) -> None:
@@ -139,18 +91,10 @@ def _write_csv(records: Sequence[Record], file: IO[str]) -> None:
     writer.writerows(records)
 
 
-def columns(records: Sequence[Record]) -> list[str]:
-    """All keys of all records, in a snapshot's order."""
-    seen = dict.fromkeys(key for record in records for key in record)
-    timed = [key for key in seen if key.startswith("t_")]
-    timed.sort(key=lambda key: "/" in key)
-    return [*LEADING, *timed, *TRAILING]
-
-
 _WRITERS: dict[str, Writer] = {".json": _write_json, ".jsonl": _write_jsonl, ".csv": _write_csv}
 
 
-class BadRecords(ValueError):  # noqa: N818
+class RecordsError(ValueError):
     """What should be read is not there, or not records; the message says which, where, and what would be right."""
 
 
@@ -164,11 +108,11 @@ def read_records(path: Path) -> tuple[list[Record], int]:
         The records, oldest first, and how many torn lines there are: none or one.
 
     Raises:
-        BadRecords: For something else than records.
+        RecordsError: For something else than records.
         OSError: Where the file cannot be read.
     """
     if path.suffix not in _READERS:
-        raise BadRecords(f"{shown(path)} is not a run's directory and does not end in .json, .jsonl or .csv")
+        raise RecordsError(f"{shown(path)} is not a run's directory and does not end in .json, .jsonl or .csv")
     content = path.read_bytes()
     # A process may be killed before its first record is written.
     return _READERS[path.suffix](content, path) if content.strip() else ([], 0)
@@ -178,9 +122,9 @@ def _read_json(content: bytes, path: Path) -> tuple[list[Record], int]:
     try:
         rows = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise BadRecords(f"{shown(path)} is not JSON: {error}") from None
+        raise RecordsError(f"{shown(path)} is not JSON: {error}") from None
     if not isinstance(rows, list):
-        raise BadRecords(f"{shown(path)} is not an array of records, but a JSON {_kind(rows)}")
+        raise RecordsError(f"{shown(path)} is not an array of records, but a JSON {_kind(rows)}")
     return [_check(row, f"{shown(path)}, record {i}") for i, row in enumerate(rows, start=1)], 0
 
 
@@ -210,7 +154,7 @@ def _read_lines(content: bytes, path: Path) -> tuple[list[Record], int]:
         except (ValueError, RecursionError):
             if number == lines[-1][0]:
                 return records, 1
-            raise BadRecords(f"{place} is not JSON: the file is damaged, or not one of records") from None
+            raise RecordsError(f"{place} is not JSON: the file is damaged, or not one of records") from None
         records.append(_check(row, place))
     return records, 0
 
@@ -222,13 +166,13 @@ def _read_csv(content: bytes, path: Path) -> tuple[list[Record], int]:
         header = next(reader, [])
         rows = [(reader.line_num, row) for row in reader if row]
     except (ValueError, csv.Error) as error:
-        raise BadRecords(f"{shown(path)} is not CSV: {error}") from None
+        raise RecordsError(f"{shown(path)} is not CSV: {error}") from None
     return [_read_row(header, row, f"{shown(path)}, line {number}") for number, row in rows], 0
 
 
 def _read_row(header: Sequence[str], row: Sequence[str], place: str) -> Record:
     if len(row) != len(header):
-        raise BadRecords(f"{place} has {len(row)} cells, and the header has {len(header)}")
+        raise RecordsError(f"{place} has {len(row)} cells, and the header has {len(header)}")
     return _check({key: _number(cell) for key, cell in zip(header, row, strict=True) if cell}, place)
 
 
@@ -251,13 +195,13 @@ _READERS: dict[str, Callable[[bytes, Path], tuple[list[Record], int]]] = {
 def _check(row: object, place: str) -> Record:
     """Returns a record as it is, if it is one."""
     if not isinstance(row, dict):
-        raise BadRecords(f"{place} is not a record, but a JSON {_kind(row)}")
+        raise RecordsError(f"{place} is not a record, but a JSON {_kind(row)}")
     for key in REQUIRED:
         if key not in row:
-            raise BadRecords(f"{place} is not a record of mlvbench: it has no {key!r}")
+            raise RecordsError(f"{place} is not a record of mlvbench: it has no {key!r}")
     for key, value in row.items():
         if type(value) not in (int, float) or not -sys.float_info.max <= value <= sys.float_info.max:
-            raise BadRecords(f"{place}: {key!r} must be a finite number, got {_excerpt(value)}")
+            raise RecordsError(f"{place}: {key!r} must be a finite number, got {_excerpt(value)}")
     return row
 
 

@@ -12,12 +12,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlvbench.records import BadRecords, read_records, shown
+from mlvbench.records.files import RecordsError, read_records, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mlvbench.records import Record
+    from mlvbench.records.schema import Record
 
 # Goes up when a program that knows only the format before would misread a run.
 FORMAT = 1
@@ -159,19 +159,19 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         path: A directory with files such as `0.jsonl`, or a `.json`, `.jsonl` or `.csv` file.
 
     Raises:
-        BadRecords: Where there is nothing to read, or something else than records.
+        RecordsError: Where there is nothing to read, or something else than records.
     """
     path = Path(path)
     try:
         if not path.exists():
-            raise BadRecords(f"there is no {shown(path)}")
+            raise RecordsError(f"there is no {shown(path)}")
         if path.is_dir():
             return _read_directory(path)
         records, torn = read_records(path)
     except OSError as error:
-        raise BadRecords(f"cannot read {shown(path)}: {error.strerror or error}") from None
+        raise RecordsError(f"cannot read {shown(path)}: {error.strerror or error}") from None
     if not records:
-        raise BadRecords(f"{shown(path)} holds no records: {'its only line is not JSON' if torn else 'it is empty'}")
+        raise RecordsError(f"{shown(path)} holds no records: {'its only line is not JSON' if torn else 'it is empty'}")
     return Run(path, {0: [records]}, {}, torn)
 
 
@@ -179,11 +179,11 @@ def newest_run(root: Path = RUNS) -> Path:
     """Returns the directory of the run that started last.
 
     Raises:
-        BadRecords: Where no run has left records.
+        RecordsError: Where no run has left records.
     """
     runs = _runs_in(root)
     if not runs:
-        raise BadRecords(
+        raise RecordsError(
             f"there is no run in {shown(root)}: make one with `mlvbench run train.py`, or name a directory or file"
         )
     return max(runs, key=_started)
@@ -241,7 +241,7 @@ def _read_directory(directory: Path) -> Run:
             if runs
             else "a run has files such as 0.jsonl"
         )
-        raise BadRecords(f"{shown(directory)} holds no records: {hint}")
+        raise RecordsError(f"{shown(directory)} holds no records: {hint}")
     return Run(directory, ranks, description, torn)
 
 
@@ -254,7 +254,7 @@ def _read_description(directory: Path) -> Mapping[str, object]:
         return {}
     written = description.get("format")
     if isinstance(written, int) and written > FORMAT:
-        raise BadRecords(
+        raise RecordsError(
             f"{shown(directory)} was written by a newer mlvbench (format {written}, this one reads up to {FORMAT}): "
             "update mlvbench"
         )

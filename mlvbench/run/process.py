@@ -9,92 +9,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from mlvbench.run.console import say, write
+from mlvbench.run.settings import REPORTER, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import ModuleType
 
-    from mlvbench.counting.timeline import Timing
+    from mlvbench.autoprofile.observer import Observer
     from mlvbench.monitoring import ThroughputMonitor
-    from mlvbench.profiling import Profile
-    from mlvbench.records import Record
-    from mlvbench.runs import RunFile
-
-_DIRECTORY = "MLVBENCH_RUN_DIR"
-_SETTINGS = "MLVBENCH_SETTINGS"
-_PREFIX = "MLVBENCH_PREFIX"
-_PROCESS = "MLVBENCH_PROCESS"
-_WATCHED = "MLVBENCH_WATCHED"
-_REPORTER = "MLVBENCH_REPORTER"
+    from mlvbench.records.run import RunFile
+    from mlvbench.records.schema import Record
+    from mlvbench.run.settings import PhaseTarget
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
 """Where launchers tell a process its rank, the most telling first. Lightning's tells only the last."""
-
-
-class PhaseTarget(NamedTuple):
-    """A phase of the user's: `path` is an attribute of `module`, like `Class.method`; `text` is what was typed."""
-
-    name: str
-    module: str
-    path: str
-    text: str
-
-
-class Settings(NamedTuple):
-    """What `mlvbench run` was asked for, as every process of the run gets it in its environment.
-
-    Attributes:
-        directory: Where the records go, as an absolute path.
-        shown: The same as the user would type it.
-        every: Steps between two records.
-        timing: How phases are timed on an accelerator.
-        quiet: Whether no line and no report is printed.
-        phases: Further phases.
-        command: What was run; to the others as much of it as fits into a variable.
-        prefix: The `sys.prefix` of the Python that has this package.
-        process: The id of the process that was `mlvbench run`, and is the command now.
-        started: When, in ISO 8601.
-        made: Whether the directory was made for the run.
-    """
-
-    directory: str
-    shown: str
-    every: int
-    timing: Timing
-    quiet: bool
-    phases: list[PhaseTarget]
-    command: list[str]
-    prefix: str
-    process: int
-    started: str
-    made: bool
-
-    def environment(self) -> dict[str, str]:
-        """The variables that carry the settings; what `bootstrap` reads has names of its own."""
-        return {
-            _DIRECTORY: self.directory,
-            _PREFIX: self.prefix,
-            _PROCESS: str(self.process),
-            _WATCHED: ",".join({"torch": None, **dict.fromkeys(phase.module for phase in self.phases)}),
-            _SETTINGS: json.dumps({**self._asdict(), "command": [part[:200] for part in self.command[:50]]}),
-        }
-
-    @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Settings:
-        """Reads them back."""
-        settings = json.loads(environment[_SETTINGS])
-        return cls(**{**settings, "phases": [PhaseTarget(*phase) for phase in settings["phases"]]})
-
-
-def is_profiled(environment: Mapping[str, str]) -> bool:
-    """Whether a process with these variables is part of a run."""
-    return _SETTINGS in environment
 
 
 def attach() -> None:
@@ -116,16 +51,16 @@ class _Process:
     """One process of a run.
 
     Attributes:
-        profile: What measures, once torch is imported.
+        observer: What measures, once torch is imported.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.profile: Profile | None = None
+        self.observer: Observer | None = None
         self._monitor: ThroughputMonitor | None = None
         self._settings = settings
         self._is_first = os.getpid() == settings.process
         # The first process of the run, if it is a Python, has told the others that it will report.
-        self._reports = self._is_first or _REPORTER not in os.environ
+        self._reports = self._is_first or REPORTER not in os.environ
         self._rank = _rank()
         self._waiting = set(settings.phases)
         self._wrong: set[PhaseTarget] = set()
@@ -138,7 +73,7 @@ class _Process:
         import wrapt
 
         if self._reports and not self._is_first:
-            os.environ[_REPORTER] = str(os.getpid())
+            os.environ[REPORTER] = str(os.getpid())
             atexit.register(self.report)
         os.register_at_fork(after_in_child=self._forget)
         wrapt.register_post_import_hook(_never_raising(self._install), "torch")
@@ -147,14 +82,11 @@ class _Process:
 
     def _install(self, _: ModuleType) -> None:
         # All that is needed while it trains, so that importing it is no part of that.
-        import mlvbench.report.intervals
-        import mlvbench.report.text
-        import mlvbench.runs  # noqa: F401
         from mlvbench.autoprofile import Block
         from mlvbench.monitoring import recorder_of
 
         block = Block(self._settings.every, timing=self._settings.timing, when_begun=self._begin)
-        self._monitor, self.profile = block.monitor, block.profile
+        self._monitor, self.observer = block.monitor, block.observer
         recorder_of(self._monitor).subscribe(self._record)
         block.__enter__()
         for name in {phase.module for phase in self._waiting} - {"__main__"}:
@@ -173,7 +105,7 @@ class _Process:
             except (AttributeError, TypeError) as error:
                 self._wrong.add(phase)
                 if self._prints():
-                    _say(f"--phase {phase.text}: {error}")
+                    say(f"--phase {phase.text}: {error}")
 
     def _begin(self) -> None:
         """Does what had to wait for the training: what the script itself defines is there only now."""
@@ -190,12 +122,12 @@ class _Process:
             self._file.close()
         self._file = None
         self._is_first = self._reports = False
-        if self.profile is not None:
-            self.profile.forget()
+        if self.observer is not None:
+            self.observer.forget()
 
     def _finish(self) -> None:
-        if self.profile is not None:
-            self.profile.finish()
+        if self.observer is not None:
+            self.observer.finish()
 
     def _record(self, record: Record) -> None:
         if not self._has_failed:
@@ -203,10 +135,10 @@ class _Process:
                 self._write(record)
             except (OSError, ValueError) as error:
                 self._has_failed = True
-                _say(f"no more records are written: {error}; the training goes on")
+                say(f"no more records are written: {error}; the training goes on")
         # At the end there may be one without a step, of what came after the last.
         if record["step"] not in (0, self._last_step) and not self._settings.quiet and self._prints():
-            _say(_line(record))
+            say(_line(record))
         self._last_step = record["step"]
 
     def _prints(self) -> bool:
@@ -217,7 +149,7 @@ class _Process:
         return self._rank == 0 and (self._reports or _is_rank())
 
     def _write(self, record: Record) -> None:
-        from mlvbench.runs import RunFile, describe_run
+        from mlvbench.records.run import RunFile, describe_run
 
         if _group() is not None:
             self._rank = _rank()  # At the end the group may be gone.
@@ -256,7 +188,7 @@ class _Process:
         except KeyboardInterrupt:
             pass
         except Exception as error:
-            _say(f"cannot report: {error}")
+            say(f"cannot report: {error}")
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             # Python notes that Ctrl-C ends it, to end by that signal, and forgets it where code in a string is run,
             # as making a dataclass does.
@@ -264,26 +196,26 @@ class _Process:
                 exec("raise KeyboardInterrupt")
 
     def _say_what_happened(self) -> None:
-        if self.profile is not None and self.profile.error is not None:
-            _say(f"profiling ended at an error of its own, please report it: {self.profile.error!r}")
+        if self.observer is not None and self.observer.error is not None:
+            say(f"profiling ended at an error of its own, please report it: {self.observer.error!r}")
         if self._has_records():
             # What another process recorded is shown by one that trains, or that started those which do.
-            if self._is_first or self.profile is not None:
+            if self._is_first or self.observer is not None:
                 self._show()
         elif self._is_first:
-            _say(self._why_nothing())
+            say(self._why_nothing())
             if self._settings.made:
                 with contextlib.suppress(OSError):
                     Path(self._settings.directory).rmdir()
 
     def _has_records(self) -> bool:
-        from mlvbench.runs import holds_records
+        from mlvbench.records.run import holds_records
 
         return holds_records(Path(self._settings.directory))
 
     def _show(self) -> None:
         from mlvbench import report
-        from mlvbench.runs import read_run
+        from mlvbench.records.run import read_run
 
         run = read_run(self._settings.directory)
         keys = {
@@ -291,15 +223,15 @@ class _Process:
         }
         for phase in self._settings.phases:
             if f"t_{phase.name}" not in keys and phase not in self._wrong:
-                _say(f"--phase {phase.text}: never entered: {self._why_not(phase)}")
+                say(f"--phase {phase.text}: never entered: {self._why_not(phase)}")
         if not keys & {"t_backward", "t_optimizer"}:
             missing = [name for name in ("data", "forward", "loss", "backward", "optimizer") if f"t_{name}" not in keys]
-            _say(f"no training was seen: {', '.join(missing[:-1])} and {missing[-1]} were never reached")
+            say(f"no training was seen: {', '.join(missing[:-1])} and {missing[-1]} were never reached")
         # As it was typed, unless the script has gone to another folder.
         directory, shown = self._settings.directory, self._settings.shown
         shown = shown if os.path.abspath(shown) == directory else directory
         if self._settings.quiet:
-            _print(f"mlvbench report {shlex.quote(shown)}\n")
+            write(f"mlvbench report {shlex.quote(shown)}\n")
         elif sys.__stderr__ is not None:
             report.show(shown, sys.__stderr__)
 
@@ -316,7 +248,7 @@ class _Process:
             return "nothing was recorded"
         reached = "of data, forward, inference, loss, backward and optimizer none was reached"
         return (
-            f"nothing was recorded: {reached if self.profile is not None else 'this process did not import torch'}; "
+            f"nothing was recorded: {reached if self.observer is not None else 'this process did not import torch'}; "
             "what `python -I`, `-E` or `-S` runs, or another Python, cannot be seen"
         )
 
@@ -328,7 +260,7 @@ def _never_raising(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType],
         try:
             hook(module)
         except Exception as error:
-            _say(f"not profiled: {error!r}; please report it")
+            say(f"not profiled: {error!r}; please report it")
 
     return guarded
 
@@ -374,25 +306,3 @@ def _line(record: Record) -> str:
         *([f"{record['gpu_mem_peak_gb']:.1f} GB"] if record["gpu_mem_peak_gb"] else []),
     ]
     return "  ".join(parts)
-
-
-def _say(text: str) -> None:
-    from mlvbench.report.text import printable
-
-    _print(f"mlvbench: {printable(text)}\n")
-
-
-def _print(line: str) -> None:
-    """Prints to the stderr that the process began with, above the bars of tqdm's where there are any.
-
-    What the script has put in its place is the script's. Where it cannot print, it does nothing.
-    """
-    if sys.__stderr__ is None:
-        return
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-        if tqdm is not None and getattr(tqdm, "_instances", None):
-            tqdm.write(line, file=sys.__stderr__, end="")
-        else:
-            sys.__stderr__.write(line)
-            sys.__stderr__.flush()

@@ -72,15 +72,15 @@ def _running() -> "ModuleType":
     if "mlvbench" not in sys.modules:
         import importlib.util
 
-        package = os.path.dirname(_HERE)
+        package = os.path.dirname(os.path.dirname(_HERE))
         spec = importlib.util.spec_from_file_location("mlvbench", os.path.join(package, "__init__.py"))
         assert spec is not None
         assert spec.loader is not None
         sys.modules["mlvbench"] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    import mlvbench.running
+    import mlvbench.run.process
 
-    return mlvbench.running
+    return mlvbench.run.process
 
 
 try:

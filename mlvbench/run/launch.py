@@ -21,18 +21,18 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from mlvbench.running import PhaseTarget, Settings, is_profiled
-from mlvbench.runs import RUNS, holds_records
+from mlvbench.records.run import RUNS, holds_records
+from mlvbench.run.settings import PhaseTarget, Settings, is_profiled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mlvbench.counting.timeline import Timing
+    from mlvbench.records.schema import Timing
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
-class BadCommand(ValueError):  # noqa: N818  # for a user it is a wrong command, not an error
+class CommandError(ValueError):
     """Says what is wrong with what was asked for, in one line."""
 
 
@@ -57,7 +57,7 @@ def launch(
         quiet: Whether nothing is printed but the last line, which says where the records are, and what went wrong.
 
     Raises:
-        BadCommand: For a command, a phase or a directory that cannot be. Nothing has been run or written then.
+        CommandError: For a command, a phase or a directory that cannot be. Nothing has been run or written then.
     """
     program = _program(command)
     targets = [_target(phase, command) for phase in phases]
@@ -88,7 +88,7 @@ def launch(
         if made:
             with contextlib.suppress(OSError):
                 directory.rmdir()
-        raise BadCommand(f"cannot start {program[0]}: {error.strerror}") from None
+        raise CommandError(f"cannot start {program[0]}: {error.strerror}") from None
 
 
 # The command
@@ -100,13 +100,13 @@ def _program(command: Sequence[str]) -> list[str]:
         return _any_command(command[1:])
     if command[0] == "-m":
         if len(command) < 2:
-            raise BadCommand("-m needs the name of a module, as in: mlvbench run -m package.module")
+            raise CommandError("-m needs the name of a module, as in: mlvbench run -m package.module")
         if not _is_findable(command[1].partition(".")[0], [Path.cwd()]):
-            raise BadCommand(f"no module named {command[1]!r} in this folder or in {sys.prefix}")
+            raise CommandError(f"no module named {command[1]!r} in this folder or in {sys.prefix}")
     else:
         _check_script(command[0])
     if not sys.executable:
-        raise BadCommand("this Python does not know its own path, so it cannot start a script")
+        raise CommandError("this Python does not know its own path, so it cannot start a script")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
     _check_flags(flags)
     return [sys.executable, *flags, *command]
@@ -114,10 +114,10 @@ def _program(command: Sequence[str]) -> list[str]:
 
 def _any_command(command: Sequence[str]) -> list[str]:
     if not command:
-        raise BadCommand("-- needs a command, as in: mlvbench run -- torchrun train.py")
+        raise CommandError("-- needs a command, as in: mlvbench run -- torchrun train.py")
     path = shutil.which(command[0])
     if path is None:
-        raise BadCommand(f"no command {command[0]!r} on the PATH")
+        raise CommandError(f"no command {command[0]!r} on the PATH")
     if re.fullmatch(r"python[\d.]*", Path(command[0]).name):
         _check_flags(command[1:])
     # Not resolved: the Python of a virtual environment knows it by its own path.
@@ -133,7 +133,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
         elif not argument.startswith("-") or argument == "-" or argument.startswith(("-c", "-m")):
             return
         elif not argument.startswith(("--", "-W", "-X")) and set(argument) & set("IES"):
-            raise BadCommand(
+            raise CommandError(
                 f"python {argument} cannot be profiled: it ignores PYTHONPATH, by which the profiler gets in"
             )
         else:
@@ -142,27 +142,27 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 def _check_script(script: str) -> None:
     if not script:
-        raise BadCommand("the name of the script is empty")
+        raise CommandError("the name of the script is empty")
     try:
         _check_path(script, Path(script))
     except OSError as error:
-        raise BadCommand(f"cannot look for the script {script!r}: {error.strerror}") from None
+        raise CommandError(f"cannot look for the script {script!r}: {error.strerror}") from None
 
 
 def _check_path(script: str, path: Path) -> None:
     if path.is_dir() and not (path / "__main__.py").is_file():
-        raise BadCommand(f"{script!r} is a folder without a __main__.py, and not a script")
+        raise CommandError(f"{script!r} is a folder without a __main__.py, and not a script")
     if path.exists():
         return
     if os.sep not in script and shutil.which(script):
-        raise BadCommand(
+        raise CommandError(
             f"no script {script!r} in this folder; for the command of that name: mlvbench run -- {script} …"
         )
     folder = path.parent
     names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1)
     hint = f"; did you mean {str(folder / close[0])!r}?" if close else ""
-    raise BadCommand(f"no script {script!r}{hint}")
+    raise CommandError(f"no script {script!r}{hint}")
 
 
 # The phases
@@ -171,7 +171,7 @@ def _check_path(script: str, path: Path) -> None:
 def _target(text: str, command: Sequence[str]) -> PhaseTarget:
     match = re.fullmatch(r"(?P<name>[^=/]+)=(?P<module>[\w.]+):(?P<path>[\w.]+)", text)
     if match is None or "" in match["module"].split(".") or "" in match["path"].split("."):
-        raise BadCommand(f"--phase must be NAME=package.module:Class.method, got {text!r}")
+        raise CommandError(f"--phase must be NAME=package.module:Class.method, got {text!r}")
     script = _script_in(command)
     first = match["module"].partition(".")[0]
     if match["module"] in (_module_in(command), script and script.stem):
@@ -179,7 +179,7 @@ def _target(text: str, command: Sequence[str]) -> PhaseTarget:
     if first != "__main__" and not _is_findable(first, [Path.cwd() if script is None else script.resolve().parent]):
         close = difflib.get_close_matches(first, sys.stdlib_module_names, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise BadCommand(
+        raise CommandError(
             f"--phase {text!r}: no module named {first!r} where the script would find it; {hint}"
             "what the script itself adds to sys.path must be on PYTHONPATH for this"
         )
@@ -224,7 +224,7 @@ def _python_path(environment: Mapping[str, str]) -> str:
 def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str, bool]:
     """The run's directory, with the name that it has in this folder, and whether it had to be made."""
     if output == "":
-        raise BadCommand("--output must be the name of a directory, got ''")
+        raise CommandError("--output must be the name of a directory, got ''")
     # In a run that is started inside a run the variable is that of the other one.
     inherited = None if is_profiled(os.environ) else os.environ.get("MLVBENCH_RUN_DIR")
     given = output or inherited
@@ -237,18 +237,18 @@ def _directory(command: Sequence[str], output: str | None) -> tuple[Path, str, b
         else:
             directory, made = _new_directory(command), True
     except OSError as error:
-        raise BadCommand(f"cannot make the run's directory: {error}; choose another with --output") from None
+        raise CommandError(f"cannot make the run's directory: {error}; choose another with --output") from None
     if not os.access(directory, os.W_OK):
-        raise BadCommand(f"cannot write into {str(directory)!r}; choose another with --output")
+        raise CommandError(f"cannot write into {str(directory)!r}; choose another with --output")
     return directory.absolute(), str(directory), made
 
 
 def _check_output(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
-        raise BadCommand(f"the records need a directory, and {str(directory)!r} is a file")
+        raise CommandError(f"the records need a directory, and {str(directory)!r} is a file")
     # Where a launcher starts this once a rank, another rank may have written there already.
     if directory.exists() and holds_records(directory) and "RANK" not in os.environ and not _job():
-        raise BadCommand(
+        raise CommandError(
             f"the directory {str(directory)!r} has the records of another run, which would be mixed; choose another"
         )
 

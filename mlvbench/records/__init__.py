@@ -1,0 +1,1 @@
+"""Snapshots as records, in files and in the directory of a run."""
